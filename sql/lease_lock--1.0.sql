@@ -1,0 +1,96 @@
+/* lease_lock 1.0 */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION lease_lock" to load this file. \quit
+
+/*
+ * Fencing tokens. No cache: a session that kept numbers back would hand out
+ * a smaller token after a larger one.
+ */
+CREATE SEQUENCE lease_token_seq AS pg_catalog.int8 NO CYCLE CACHE 1;
+
+/*
+ * Dumped, so that a restored database does not count backwards. The leases
+ * are not: nobody holds them in the restored database.
+ */
+SELECT pg_catalog.pg_extension_config_dump('lease_token_seq', '');
+
+CREATE TABLE lease_lock (
+	resource pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+	slot pg_catalog.int2 NOT NULL DEFAULT 0,
+	owner pg_catalog.text COLLATE pg_catalog."C",
+	token pg_catalog.int8 NOT NULL,
+	granted_at pg_catalog.timestamptz NOT NULL,
+	expires_at pg_catalog.timestamptz NOT NULL,
+	holder pg_catalog.oid NOT NULL,
+	xid pg_catalog.xid8 NOT NULL,
+	PRIMARY KEY (resource, slot)
+) WITH (fillfactor = 70);
+
+/* Names are at most 1024 bytes: never worth a trip to a TOAST table. */
+ALTER TABLE lease_lock
+	ALTER COLUMN resource SET STORAGE PLAIN,
+	ALTER COLUMN owner SET STORAGE PLAIN;
+
+COMMENT ON TABLE lease_lock IS
+	'leases, as the lease_* functions keep them; read lease_status instead';
+COMMENT ON COLUMN lease_lock.owner IS 'NULL: released';
+COMMENT ON COLUMN lease_lock.holder IS 'role that acquired the lease';
+COMMENT ON COLUMN lease_lock.xid IS 'transaction that granted the lease';
+
+CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
+	'acquire a lease unless somebody holds it, without waiting; true when granted';
+
+CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_release(pg_catalog.text, pg_catalog.text) IS
+	'release a lease that this owner took and nobody took over since; true when released';
+
+CREATE FUNCTION lease_release_all(owner pg_catalog.text)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_release_all(pg_catalog.text) IS
+	'release every lease of this owner; how many';
+
+CREATE FUNCTION lease_renew(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_renew(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
+	'extend a lease that this owner still holds to at least ttl from now; true when it is held';
+
+CREATE FUNCTION lease_token(resource pg_catalog.text, owner pg_catalog.text)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_token(pg_catalog.text, pg_catalog.text) IS
+	'fencing token of a lease that this owner holds, NULL when it does not';
+
+CREATE FUNCTION lease_purge()
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_purge() IS
+	'remove what was released, or expired, at least lease_lock.purge_after ago; how many rows';
+REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
+
+/* The owner is the password for release: shown to who could release anyway. */
+CREATE VIEW lease_status AS
+SELECT
+	l.resource,
+	l.slot,
+	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE') THEN l.owner END AS owner,
+	l.token,
+	CASE WHEN l.expires_at > c.now THEN 'held' ELSE 'expired' END AS state,
+	l.expires_at - c.now AS expires_in,
+	l.granted_at,
+	l.expires_at,
+	pg_catalog.pg_get_userbyid(l.holder) AS holder,
+	l.xid
+FROM lease_lock AS l
+	CROSS JOIN LATERAL (SELECT pg_catalog.clock_timestamp() AS now) AS c
+WHERE l.owner IS NOT NULL;
+COMMENT ON VIEW lease_status IS
+	'leases that were granted and not released: who holds what until when';
+GRANT SELECT ON lease_status TO PUBLIC;

@@ -1,0 +1,37 @@
+/*-------------------------------------------------------------------------
+ *
+ * clock.c
+ *		The one place that says what time it is.
+ *
+ * Leases are dated by the wall clock of the server, read at the moment that
+ * it matters: now() is the start of the transaction, which may be long ago.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/int.h"
+#include "utils/timestamp.h"
+
+#include "lease_lock.h"
+
+TimestampTz
+clock_now(void)
+{
+	return GetCurrentTimestamp();
+}
+
+/*
+ * Turn an interval into microseconds; false when it has too many of them.
+ *
+ * A lease is a span of time, not a date: a month counts 30 days and a day
+ * 24 hours, whatever the calendar and the time zone say.
+ */
+bool
+interval_to_usecs(const Interval *interval, int64 *usecs)
+{
+	int64		days = (int64) interval->month * DAYS_PER_MONTH + interval->day;
+
+	return !pg_mul_s64_overflow(days, USECS_PER_DAY, usecs) &&
+		!pg_add_s64_overflow(*usecs, interval->time, usecs);
+}

@@ -1,0 +1,28 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease_lock.c
+ *		Module entry.
+ *
+ * Each file defines the settings and callbacks of its own concern.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "utils/guc.h"
+
+#include "lease_lock.h"
+
+PG_MODULE_MAGIC;
+
+void		_PG_init(void);
+
+void
+_PG_init(void)
+{
+	store_init();
+	lease_init();
+
+	MarkGUCPrefixReserved("lease_lock");
+}

@@ -1,0 +1,93 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease_lock.h
+ *		Types and functions shared between the files of the extension.
+ *
+ * Calls go one way: api -> lease -> store, clock. The store knows nothing
+ * of rules, the rules nothing of tuples.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASE_LOCK_H
+#define LEASE_LOCK_H
+
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "datatype/timestamp.h"
+#include "nodes/lockoptions.h"
+#include "storage/lockdefs.h"
+#include "utils/relcache.h"
+
+/* The slot of the exclusive lease on a resource. */
+#define EXCLUSIVE_SLOT	0
+
+/* One row of the lock table. */
+typedef struct Lease
+{
+	text	   *resource;
+	int16		slot;
+	text	   *owner;			/* NULL: released, the row is a tombstone */
+	int64		token;
+	TimestampTz granted_at;
+	TimestampTz expires_at;
+	Oid			holder;			/* role that acquired it */
+	FullTransactionId xid;		/* transaction that granted it */
+} Lease;
+
+/*
+ * The open lock table and the row it stands on. What the Lease points to is
+ * good until the table is moved to another row, written or closed.
+ */
+typedef struct LeaseStore
+{
+	Relation	table;
+	Relation	primary_key;
+	TupleTableSlot *row;
+	Lease		lease;
+	TableScanDesc scan;			/* of store_next(), with its snapshot */
+	Snapshot	scan_snapshot;
+} LeaseStore;
+
+typedef bool (*StoreFilter) (const Lease *lease, const void *arg);
+
+typedef enum ProbeResult
+{
+	PROBE_ABSENT,				/* no row, as far as a glance can tell */
+	PROBE_BUSY,					/* an open transaction is changing it */
+	PROBE_FOUND					/* the store stands on it */
+} ProbeResult;
+
+typedef enum RowLockResult
+{
+	ROW_LOCKED,					/* the store stands on the newest version */
+	ROW_BUSY,					/* somebody else has it, and we do not wait */
+	ROW_GONE					/* changed or deleted meanwhile */
+} RowLockResult;
+
+/* clock.c: what time it is */
+extern TimestampTz clock_now(void);
+extern bool interval_to_usecs(const Interval *interval, int64 *usecs);
+
+/* store.c: the lock table */
+extern void store_init(void);
+extern LeaseStore *store_open(LOCKMODE lockmode);
+extern void store_close(LeaseStore *store);
+extern ProbeResult store_probe(LeaseStore *store, const text *resource, int16 slot);
+extern bool store_fetch(LeaseStore *store, const text *resource, int16 slot);
+extern RowLockResult store_lock_row(LeaseStore *store, LockTupleMode mode, LockWaitPolicy policy);
+extern int64 store_next_token(LeaseStore *store);
+extern bool store_insert(LeaseStore *store, const Lease *lease);
+extern void store_update(LeaseStore *store, const Lease *lease);
+extern void store_delete(LeaseStore *store);
+extern bool store_next(LeaseStore *store, StoreFilter wanted, const void *arg);
+
+/* lease.c: the rules */
+extern void lease_init(void);
+extern bool grant_lease(text *resource, int64 ttl, text *owner);
+extern bool release_lease(text *resource, const text *owner);
+extern int64 release_all_leases(const text *owner);
+extern bool renew_lease(text *resource, int64 ttl, const text *owner);
+extern bool held_token(text *resource, const text *owner, int64 *token);
+extern int64 purge_leases(void);
+
+#endif							/* LEASE_LOCK_H */

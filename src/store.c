@@ -1,0 +1,510 @@
+/*-------------------------------------------------------------------------
+ *
+ * store.c
+ *		The only file that touches the lock table.
+ *
+ * It goes through the table access method, not through SQL, for three things
+ * that SQL cannot do: look without writing anything, not wait, and see what
+ * is committed now instead of what the caller's snapshot shows.
+ *
+ * Finding a row
+ *
+ * store_probe() looks with a dirty snapshot, which also shows what open
+ * transactions are doing. Such a scan can pass by a row: it leaves behind a
+ * place where the new version is about to appear, and reaches the old one
+ * when it has been replaced. Absent is therefore only a guess of the probe.
+ * An insert finds out, because the unique index has the last word. Who takes
+ * absence for an answer has to ask store_fetch(), which judges every version
+ * by one snapshot taken before the scan.
+ *
+ * Neither hands an MVCC snapshot to the scan, which would register the read
+ * with SERIALIZABLE and fail transactions over locks that they did not get.
+ *
+ * Scans go backward. Equal keys stand in the order of their place in the
+ * table, so that the newest version, usually the last, comes first. While an
+ * old snapshot keeps vacuum away from the others, the cost stays the same.
+ *
+ * Writing a row
+ *
+ * A released lease stays as a row without owner, to be updated in place the
+ * next time: a table whose rows come and go collects dead index entries that
+ * every look-up has to pass. The primary key never changes in an update,
+ * so its new entries, if any, skip the search for duplicates, which would
+ * visit all older versions.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/relscan.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_type.h"
+#include "commands/extension.h"
+#include "commands/sequence.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/xid8.h"
+
+#include "compat.h"
+#include "lease_lock.h"
+
+enum
+{
+	Anum_resource = 1,
+	Anum_slot,
+	Anum_owner,
+	Anum_token,
+	Anum_granted_at,
+	Anum_expires_at,
+	Anum_holder,
+	Anum_xid,
+	Natts_lease_lock = Anum_xid
+};
+
+static const Oid column_types[Natts_lease_lock] = {
+	TEXTOID, INT2OID, TEXTOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID, XID8OID
+};
+
+/* Objects of the extension; invalid until looked up, and after any change. */
+static Oid	table_oid = InvalidOid;
+static Oid	sequence_oid = InvalidOid;
+
+static void
+forget_objects(Datum arg, Oid relid)
+{
+	if (relid == InvalidOid || relid == table_oid || relid == sequence_oid)
+		table_oid = sequence_oid = InvalidOid;
+}
+
+void
+store_init(void)
+{
+	CacheRegisterRelcacheCallback(forget_objects, (Datum) 0);
+}
+
+/* Get the OID of a relation of the extension. */
+static Oid
+extension_relation(const char *name)
+{
+	Oid			extension = get_extension_oid("lease_lock", true);
+	Oid			relid = InvalidOid;
+
+	if (OidIsValid(extension))
+		relid = get_relname_relid(name, get_extension_schema(extension));
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s\" of extension \"lease_lock\" does not exist", name),
+				 errhint("Run CREATE EXTENSION lease_lock in this database.")));
+	return relid;
+}
+
+/*
+ * Refuse a lock table that was altered in a way that the code below would
+ * misread, or silently pass over.
+ */
+static void
+check_table(Relation table)
+{
+	TupleDesc	desc = RelationGetDescr(table);
+	bool		unaltered = table->rd_rel->relkind == RELKIND_RELATION &&
+		desc->natts == Natts_lease_lock;
+
+	for (int i = 0; unaltered && i < Natts_lease_lock; i++)
+		unaltered = TupleDescAttr(desc, i)->atttypid == column_types[i];
+
+	if (!unaltered || !OidIsValid(RelationGetPrimaryKeyIndex(table, false)))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("columns or primary key of lock table \"%s\" were altered",
+						RelationGetRelationName(table)),
+				 errhint("Keep more about a lease in a table of your own.")));
+
+	if (table->trigdesc != NULL || table->rd_rules != NULL ||
+		(desc->constr != NULL && desc->constr->num_check > 0))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("lock table \"%s\" has a trigger, a rule or a check constraint",
+						RelationGetRelationName(table)),
+				 errdetail("The lease functions write the table directly and would pass it over."),
+				 errhint("Drop it. A foreign key to the lock table has triggers, too.")));
+}
+
+/* Open and lock the lock table, whichever it is by the time we have the lock. */
+static Relation
+open_table(LOCKMODE lockmode)
+{
+	for (;;)
+	{
+		bool		checked = OidIsValid(table_oid);
+		Oid			relid = checked ? table_oid : extension_relation("lease_lock");
+		Relation	table = try_table_open(relid, lockmode);
+
+		if (table == NULL)
+		{
+			/* dropped before we had the lock; there may be a new one */
+			table_oid = InvalidOid;
+			continue;
+		}
+
+		/* Waiting for the lock may have brought news, so look at both. */
+		if (!checked || table_oid != relid)
+		{
+			check_table(table);
+			sequence_oid = extension_relation("lease_token_seq");
+			table_oid = relid;
+		}
+		return table;
+	}
+}
+
+/*
+ * Open the lock table. The caller runs inside a statement, with its snapshot
+ * active. The lock stays until the transaction ends, as for any table.
+ */
+LeaseStore *
+store_open(LOCKMODE lockmode)
+{
+	LeaseStore *store = palloc0(sizeof(LeaseStore));
+
+	store->table = open_table(lockmode);
+	store->primary_key = index_open(RelationGetPrimaryKeyIndex(store->table, false), lockmode);
+	store->row = table_slot_create(store->table, NULL);
+	return store;
+}
+
+void
+store_close(LeaseStore *store)
+{
+	if (store->scan != NULL)
+	{
+		table_endscan(store->scan);
+		UnregisterSnapshot(store->scan_snapshot);
+	}
+	ExecDropSingleTupleTableSlot(store->row);
+	index_close(store->primary_key, NoLock);
+	table_close(store->table, NoLock);
+	pfree(store);
+}
+
+/* Read the row that the store stands on. */
+static void
+read_row(LeaseStore *store)
+{
+	TupleTableSlot *row = store->row;
+	Lease	   *lease = &store->lease;
+
+	slot_getallattrs(row);
+	lease->resource = DatumGetTextPP(row->tts_values[Anum_resource - 1]);
+	lease->slot = DatumGetInt16(row->tts_values[Anum_slot - 1]);
+	lease->owner = row->tts_isnull[Anum_owner - 1] ? NULL :
+		DatumGetTextPP(row->tts_values[Anum_owner - 1]);
+	lease->token = DatumGetInt64(row->tts_values[Anum_token - 1]);
+	lease->granted_at = DatumGetTimestampTz(row->tts_values[Anum_granted_at - 1]);
+	lease->expires_at = DatumGetTimestampTz(row->tts_values[Anum_expires_at - 1]);
+	lease->holder = DatumGetObjectId(row->tts_values[Anum_holder - 1]);
+	lease->xid = DatumGetFullTransactionId(row->tts_values[Anum_xid - 1]);
+}
+
+/* Make a row to write. */
+static TupleTableSlot *
+form_row(LeaseStore *store, const Lease *lease)
+{
+	TupleTableSlot *row = MakeSingleTupleTableSlot(RelationGetDescr(store->table), &TTSOpsVirtual);
+
+	row->tts_values[Anum_resource - 1] = PointerGetDatum(lease->resource);
+	row->tts_values[Anum_slot - 1] = Int16GetDatum(lease->slot);
+	row->tts_values[Anum_owner - 1] = PointerGetDatum(lease->owner);
+	row->tts_values[Anum_token - 1] = Int64GetDatum(lease->token);
+	row->tts_values[Anum_granted_at - 1] = TimestampTzGetDatum(lease->granted_at);
+	row->tts_values[Anum_expires_at - 1] = TimestampTzGetDatum(lease->expires_at);
+	row->tts_values[Anum_holder - 1] = ObjectIdGetDatum(lease->holder);
+	row->tts_values[Anum_xid - 1] = FullTransactionIdGetDatum(lease->xid);
+
+	memset(row->tts_isnull, false, Natts_lease_lock * sizeof(bool));
+	row->tts_isnull[Anum_owner - 1] = lease->owner == NULL;
+
+	return ExecStoreVirtualTuple(row);
+}
+
+/* Start to look for the versions of one row. */
+static IndexScanDesc
+begin_key_scan(LeaseStore *store, Snapshot snapshot, const text *resource, int16 slot)
+{
+	IndexScanDesc scan = index_beginscan(store->table, store->primary_key, snapshot, NULL, 2, 0);
+	ScanKeyData keys[2];
+
+	ScanKeyEntryInitialize(&keys[0], 0, 1, BTEqualStrategyNumber, TEXTOID,
+						   C_COLLATION_OID, F_TEXTEQ, PointerGetDatum(resource));
+	ScanKeyEntryInitialize(&keys[1], 0, 2, BTEqualStrategyNumber, INT2OID,
+						   InvalidOid, F_INT2EQ, Int16GetDatum(slot));
+	index_rescan(scan, keys, 2, NULL, 0);
+	return scan;
+}
+
+/* Look for a row, and at what open transactions do to it. Writes nothing. */
+ProbeResult
+store_probe(LeaseStore *store, const text *resource, int16 slot)
+{
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	ProbeResult result = PROBE_ABSENT;
+
+	InitDirtySnapshot(dirty);
+	scan = begin_key_scan(store, &dirty, resource, slot);
+	if (index_getnext_slot(scan, BackwardScanDirection, store->row))
+	{
+		if (TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax))
+			result = PROBE_BUSY;
+		else
+		{
+			read_row(store);
+			result = PROBE_FOUND;
+		}
+	}
+	index_endscan(scan);
+	return result;
+}
+
+/*
+ * Stand on a row as it is committed now, or as the own transaction left it;
+ * false when there is none. Writes nothing and waits for nobody.
+ */
+bool
+store_fetch(LeaseStore *store, const text *resource, int16 slot)
+{
+	Snapshot	latest = GetLatestSnapshot();
+	IndexScanDesc scan = begin_key_scan(store, SnapshotAny, resource, slot);
+	bool		found = false;
+
+	while (!found && index_getnext_slot(scan, BackwardScanDirection, store->row))
+		found = table_tuple_satisfies_snapshot(store->table, store->row, latest);
+	if (found)
+		read_row(store);
+
+	index_endscan(scan);
+	return found;
+}
+
+/*
+ * Go on to the next row, in no order, that is committed now (when the scan
+ * begins) and wanted; false when there are no more. Rows that are written
+ * meanwhile are not met again.
+ */
+bool
+store_next(LeaseStore *store, StoreFilter wanted, const void *arg)
+{
+	if (store->scan == NULL)
+	{
+		store->scan_snapshot = RegisterSnapshot(GetLatestSnapshot());
+		store->scan = table_beginscan(store->table, SnapshotAny, 0, NULL);
+	}
+
+	while (table_scan_getnextslot(store->scan, ForwardScanDirection, store->row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		read_row(store);
+		if (wanted(&store->lease, arg) &&
+			table_tuple_satisfies_snapshot(store->table, store->row, store->scan_snapshot))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Lock the row that the store stands on. With LockWaitBlock, waits for others
+ * and goes on to the newest version; with LockWaitSkip, does neither.
+ */
+RowLockResult
+store_lock_row(LeaseStore *store, LockTupleMode mode, LockWaitPolicy policy)
+{
+	ItemPointerData tid = store->row->tts_tid;
+	TM_FailureData failure;
+	TM_Result	result;
+
+	result = table_tuple_lock(store->table, &tid, GetActiveSnapshot(), store->row,
+							  GetCurrentCommandId(false), mode, policy,
+							  policy == LockWaitBlock ? TUPLE_LOCK_FLAG_FIND_LAST_VERSION : 0,
+							  &failure);
+	switch (result)
+	{
+		case TM_Ok:
+			read_row(store);
+			return ROW_LOCKED;
+		case TM_WouldBlock:
+			return ROW_BUSY;
+		case TM_Updated:
+		case TM_Deleted:
+			return ROW_GONE;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+					 errmsg("lock table \"%s\" is being changed by the same command",
+							RelationGetRelationName(store->table)),
+					 errhint("Call the lease function in a statement of its own.")));
+	}
+	pg_unreachable();
+}
+
+/* Get the next fencing token; it is used up even when the transaction fails. */
+int64
+store_next_token(LeaseStore *store)
+{
+	return nextval_internal(sequence_oid, false);
+}
+
+/* The executor's means to write index entries. */
+typedef struct IndexWriter
+{
+	EState	   *estate;
+	ResultRelInfo *target;
+} IndexWriter;
+
+static IndexWriter
+open_indexes(LeaseStore *store)
+{
+	IndexWriter writer;
+
+	writer.estate = CreateExecutorState();
+	writer.target = makeNode(ResultRelInfo);
+	InitResultRelInfo(writer.target, store->table, 0, NULL, 0);
+	ExecOpenIndices(writer.target, false);
+	return writer;
+}
+
+static void
+close_indexes(IndexWriter *writer)
+{
+	ExecCloseIndices(writer->target);
+	FreeExecutorState(writer->estate);
+}
+
+/*
+ * Was the resource granted to somebody else with a higher token, and all of
+ * it removed again, between our token and our row? What was there since the
+ * statement began is dead by now but cannot have been vacuumed away.
+ */
+static bool
+overtaken(LeaseStore *store, const Lease *lease, ItemPointer own_row)
+{
+	IndexScanDesc scan = begin_key_scan(store, SnapshotAny, lease->resource, lease->slot);
+	bool		found = false;
+
+	while (!found && index_getnext_slot(scan, BackwardScanDirection, store->row))
+	{
+		read_row(store);
+		found = !ItemPointerEquals(&store->row->tts_tid, own_row) &&
+			store->lease.token > lease->token;
+	}
+	index_endscan(scan);
+	return found;
+}
+
+/*
+ * Insert a row; false when another transaction came first, or may have.
+ *
+ * The row goes in speculatively: if the unique index then finds another one
+ * it is taken back, without waiting to see what becomes of the other.
+ */
+bool
+store_insert(LeaseStore *store, const Lease *lease)
+{
+	TupleTableSlot *row = form_row(store, lease);
+	IndexWriter writer = open_indexes(store);
+	List	   *arbiters = list_make1_oid(RelationGetRelid(store->primary_key));
+	TransactionId xid = GetCurrentTransactionId();
+	uint32		speculative_token = SpeculativeInsertionLockAcquire(xid);
+	bool		conflict = false;
+
+	table_tuple_insert_speculative(store->table, row, GetCurrentCommandId(true), 0, NULL,
+								   speculative_token);
+	ExecInsertIndexTuples(writer.target, row, writer.estate, false, true, &conflict, arbiters, false);
+	if (!conflict)
+		conflict = overtaken(store, lease, &row->tts_tid);
+	table_tuple_complete_speculative(store->table, row, speculative_token, !conflict);
+	SpeculativeInsertionLockRelease(xid);
+
+	close_indexes(&writer);
+	ExecDropSingleTupleTableSlot(row);
+	CommandCounterIncrement();
+	return !conflict;
+}
+
+/* Write the index entries of a new version that needs some. */
+static void
+insert_index_entries(LeaseStore *store, TupleTableSlot *row, TU_UpdateIndexes which)
+{
+	IndexWriter writer = open_indexes(store);
+
+	for (int i = 0; i < writer.target->ri_NumIndices; i++)
+	{
+		Relation	index = writer.target->ri_IndexRelationDescs[i];
+
+		if (RelationGetRelid(index) != RelationGetRelid(store->primary_key))
+			continue;
+
+		if (which == TU_All)
+		{
+			Datum		key[2] = {row->tts_values[Anum_resource - 1], row->tts_values[Anum_slot - 1]};
+			bool		isnull[2] = {false, false};
+
+			index_insert(index, key, isnull, &row->tts_tid, store->table, UNIQUE_CHECK_NO, true,
+						 writer.target->ri_IndexRelationInfo[i]);
+		}
+
+		/* Done; let the executor write the others. */
+		index_close(index, RowExclusiveLock);
+		writer.target->ri_IndexRelationDescs[i] = NULL;
+	}
+
+	ExecInsertIndexTuples(writer.target, row, writer.estate, true, false, NULL, NIL,
+						  which == TU_Summarizing);
+	close_indexes(&writer);
+}
+
+/* Replace the row that the store stands on and has locked. */
+void
+store_update(LeaseStore *store, const Lease *lease)
+{
+	TupleTableSlot *row = form_row(store, lease);
+	TM_FailureData failure;
+	LockTupleMode lockmode;
+	TU_UpdateIndexes which;
+	TM_Result	result;
+
+	result = table_tuple_update(store->table, &store->row->tts_tid, row, GetCurrentCommandId(true),
+								GetActiveSnapshot(), InvalidSnapshot, true,
+								&failure, &lockmode, &which);
+	if (result != TM_Ok)
+		elog(ERROR, "could not update a locked row of the lock table: %d", (int) result);
+
+	if (which != TU_None)
+		insert_index_entries(store, row, which);
+
+	ExecDropSingleTupleTableSlot(row);
+	CommandCounterIncrement();
+}
+
+/* Delete the row that the store stands on and has locked. */
+void
+store_delete(LeaseStore *store)
+{
+	TM_FailureData failure;
+	TM_Result	result;
+
+	result = table_tuple_delete(store->table, &store->row->tts_tid, GetCurrentCommandId(true),
+								GetActiveSnapshot(), InvalidSnapshot, true, &failure, false);
+	if (result != TM_Ok)
+		elog(ERROR, "could not delete a locked row of the lock table: %d", (int) result);
+
+	CommandCounterIncrement();
+}
