@@ -24,7 +24,7 @@
 
 /* Far from where timestamps end, whatever is added to the clock. */
 #define MAX_TTL_YEARS	100000
-#define MAX_TTL			((int64) MAX_TTL_YEARS * 365 * USECS_PER_DAY)
+#define MAX_TTL			((int64) MAX_TTL_YEARS * MONTHS_PER_YEAR * DAYS_PER_MONTH * USECS_PER_DAY)
 
 PG_FUNCTION_INFO_V1(lease_acquire);
 PG_FUNCTION_INFO_V1(lease_release);
@@ -51,7 +51,8 @@ name_arg(FunctionCallInfo fcinfo, int argno, const char *what)
 	if (PG_ARGISNULL(argno))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s of a lease must not be null", what)));
+				 errmsg("%s of a lease must not be null", what),
+				 errhint("Name it with a text of 1 to %d bytes.", MAX_NAME_LENGTH)));
 
 	name = PG_GETARG_TEXT_PP(argno);
 	length = VARSIZE_ANY_EXHDR(name);
@@ -59,13 +60,14 @@ name_arg(FunctionCallInfo fcinfo, int argno, const char *what)
 	if (length == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s of a lease must not be empty", what)));
+				 errmsg("%s of a lease must not be empty", what),
+				 errhint("Name it with a text of 1 to %d bytes.", MAX_NAME_LENGTH)));
 	if (length > MAX_NAME_LENGTH)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s of a lease must not be longer than %d bytes", what, MAX_NAME_LENGTH),
 				 errdetail("It has %d bytes.", length),
-				 errhint("Use a digest of it, for example pg_catalog.sha256().")));
+				 errhint("Name it with a digest, for example encode(sha256(convert_to(name, 'UTF8')), 'hex').")));
 	return name;
 }
 

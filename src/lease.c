@@ -77,12 +77,19 @@ may_act(const Lease *lease)
 static void
 require_holder_privileges(const Lease *lease)
 {
-	if (!may_act(lease))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for lease on \"%s\"", text_to_cstring(lease->resource)),
-				 errdetail("It was acquired by role \"%s\".", GetUserNameFromId(lease->holder, true)),
-				 errhint("Act as a role that has the privileges of that role.")));
+	const char *holder;
+
+	if (may_act(lease))
+		return;
+
+	holder = GetUserNameFromId(lease->holder, true);
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for lease on \"%s\"", text_to_cstring(lease->resource)),
+			 holder ? errdetail("It was acquired by role \"%s\".", holder) :
+			 errdetail("It was acquired by a role that was dropped."),
+			 holder ? errhint("Act as a role that has the privileges of that role.") :
+			 errhint("Wait until it expires, or ask a superuser to release it.")));
 }
 
 /*

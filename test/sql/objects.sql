@@ -1,0 +1,21 @@
+-- What the extension made: signatures, volatility, comments, privileges.
+
+SELECT p.oid::regprocedure AS function, p.prorettype::regtype AS returns, p.provolatile, p.proparallel,
+	p.proisstrict, p.proleakproof, p.prosecdef, has_function_privilege('public', p.oid, 'EXECUTE') AS public,
+	obj_description(p.oid, 'pg_proc') IS NOT NULL AS commented
+FROM pg_proc AS p JOIN pg_depend AS d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+	JOIN pg_extension AS e ON d.refobjid = e.oid AND d.deptype = 'e'
+WHERE e.extname = 'lease_lock' ORDER BY 1::text COLLATE "C";
+
+\d lease_lock
+\d lease_token_seq
+
+SELECT c.relname, c.reloptions, c.relacl FROM pg_class AS c WHERE c.relname = 'lease_lock';
+SELECT attname, attstorage FROM pg_attribute WHERE attrelid = 'lease_lock'::regclass AND atttypid = 'text'::regtype;
+SELECT extconfig::regclass[] AS dumped FROM pg_extension WHERE extname = 'lease_lock';
+SELECT table_name, privilege_type FROM information_schema.role_table_grants
+WHERE grantee = 'PUBLIC' AND table_name LIKE 'lease\_%';
+
+-- settings, once the library is loaded
+SELECT lease_token('any', 'one');
+SELECT name, setting, unit, context, vartype, min_val, max_val, boot_val FROM pg_settings WHERE name LIKE 'lease\_lock.%' ORDER BY name;
