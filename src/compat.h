@@ -20,11 +20,37 @@
 #include "varatt.h"				/* no longer part of postgres.h */
 #endif
 
-/* 18: a scan may count for EXPLAIN; a primary key may be deferrable. */
+/* 19: writes and scans take options, index entries are asked for by flags. */
+#if PG_VERSION_NUM < 190000
+#define SO_NONE 0
+#define table_beginscan(table, snapshot, nkeys, keys, flags) \
+	table_beginscan(table, snapshot, nkeys, keys)
+#define table_tuple_update(table, tid, row, cid, options, snapshot, check, wait, failure, mode, indexes) \
+	table_tuple_update(table, tid, row, cid, snapshot, check, wait, failure, mode, indexes)
+#define table_tuple_delete(table, tid, cid, options, snapshot, check, wait, failure) \
+	table_tuple_delete(table, tid, cid, snapshot, check, wait, failure, false)
+
+#define EIIT_IS_UPDATE			(1 << 0)
+#define EIIT_NO_DUPE_ERROR		(1 << 1)
+#define EIIT_ONLY_SUMMARIZING	(1 << 2)
+#if PG_VERSION_NUM >= 160000
+#define ONLY_SUMMARIZING(flags) , ((flags) & EIIT_ONLY_SUMMARIZING) != 0
+#else
+#define ONLY_SUMMARIZING(flags)	/* 16: such indexes do not stop HOT updates */
+#endif
+#define ExecInsertIndexTuples(target, estate, flags, row, arbiters, conflict) \
+	ExecInsertIndexTuples(target, row, estate, ((flags) & EIIT_IS_UPDATE) != 0, \
+						  ((flags) & EIIT_NO_DUPE_ERROR) != 0, conflict, arbiters ONLY_SUMMARIZING(flags))
+#endif
+
+/* 18: scans count for EXPLAIN (19: and take flags); a primary key may be deferrable. */
 #if PG_VERSION_NUM < 180000
-#define index_beginscan(table, index, snapshot, instrument, nkeys, norderbys) \
+#define index_beginscan(table, index, snapshot, instrument, nkeys, norderbys, flags) \
 	index_beginscan(table, index, snapshot, nkeys, norderbys)
 #define RelationGetPrimaryKeyIndex(table, deferrable_ok) RelationGetPrimaryKeyIndex(table)
+#elif PG_VERSION_NUM < 190000
+#define index_beginscan(table, index, snapshot, instrument, nkeys, norderbys, flags) \
+	index_beginscan(table, index, snapshot, instrument, nkeys, norderbys)
 #endif
 
 #if PG_VERSION_NUM < 160000
@@ -38,9 +64,6 @@
 #define TU_UpdateIndexes bool
 #define TU_None false
 #define TU_All true
-#define TU_Summarizing 2		/* no bool is ever equal to it */
-#define ExecInsertIndexTuples(target, row, estate, update, no_error, conflict, arbiters, summarizing) \
-	ExecInsertIndexTuples(target, row, estate, update, no_error, conflict, arbiters)
 
 /* 16: exported by the server. */
 static inline Oid

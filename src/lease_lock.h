@@ -42,6 +42,8 @@ typedef struct LeaseStore
 {
 	Relation	table;
 	Relation	primary_key;
+	LOCKMODE	lockmode;
+	bool		written;
 	TupleTableSlot *row;
 	Lease		lease;
 	TableScanDesc scan;			/* of store_next(), with its snapshot */

@@ -52,6 +52,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 #include "utils/xid8.h"
 
 #include "compat.h"
@@ -169,7 +170,7 @@ open_table(LOCKMODE lockmode)
 
 /*
  * Open the lock table. The caller runs inside a statement, with its snapshot
- * active. The lock stays until the transaction ends, as for any table.
+ * active.
  */
 LeaseStore *
 store_open(LOCKMODE lockmode)
@@ -178,21 +179,28 @@ store_open(LOCKMODE lockmode)
 
 	store->table = open_table(lockmode);
 	store->primary_key = index_open(RelationGetPrimaryKeyIndex(store->table, false), lockmode);
+	store->lockmode = lockmode;
 	store->row = table_slot_create(store->table, NULL);
 	return store;
 }
 
+/*
+ * Close it. What was written keeps the table locked until the transaction
+ * ends, as for any table; who was refused is in nobody's way.
+ */
 void
 store_close(LeaseStore *store)
 {
+	LOCKMODE	unlock = store->written ? NoLock : store->lockmode;
+
 	if (store->scan != NULL)
 	{
 		table_endscan(store->scan);
 		UnregisterSnapshot(store->scan_snapshot);
 	}
 	ExecDropSingleTupleTableSlot(store->row);
-	index_close(store->primary_key, NoLock);
-	table_close(store->table, NoLock);
+	index_close(store->primary_key, unlock);
+	table_close(store->table, unlock);
 	pfree(store);
 }
 
@@ -240,7 +248,7 @@ form_row(LeaseStore *store, const Lease *lease)
 static IndexScanDesc
 begin_key_scan(LeaseStore *store, Snapshot snapshot, const text *resource, int16 slot)
 {
-	IndexScanDesc scan = index_beginscan(store->table, store->primary_key, snapshot, NULL, 2, 0);
+	IndexScanDesc scan = index_beginscan(store->table, store->primary_key, snapshot, NULL, 2, 0, SO_NONE);
 	ScanKeyData keys[2];
 
 	ScanKeyEntryInitialize(&keys[0], 0, 1, BTEqualStrategyNumber, TEXTOID,
@@ -306,7 +314,7 @@ store_next(LeaseStore *store, StoreFilter wanted, const void *arg)
 	if (store->scan == NULL)
 	{
 		store->scan_snapshot = RegisterSnapshot(GetLatestSnapshot());
-		store->scan = table_beginscan(store->table, SnapshotAny, 0, NULL);
+		store->scan = table_beginscan(store->table, SnapshotAny, 0, NULL, SO_NONE);
 	}
 
 	while (table_scan_getnextslot(store->scan, ForwardScanDirection, store->row))
@@ -338,6 +346,7 @@ store_lock_row(LeaseStore *store, LockTupleMode mode, LockWaitPolicy policy)
 	switch (result)
 	{
 		case TM_Ok:
+			store->written = true;	/* a row lock is */
 			read_row(store);
 			return ROW_LOCKED;
 		case TM_WouldBlock:
@@ -360,6 +369,14 @@ int64
 store_next_token(LeaseStore *store)
 {
 	return nextval_internal(sequence_oid, false);
+}
+
+/* Show what was written to the next call, be it in the same statement. */
+static void
+finish_write(LeaseStore *store)
+{
+	store->written = true;
+	CommandCounterIncrement();
 }
 
 /* The executor's means to write index entries. */
@@ -427,7 +444,7 @@ store_insert(LeaseStore *store, const Lease *lease)
 
 	table_tuple_insert_speculative(store->table, row, GetCurrentCommandId(true), 0, NULL,
 								   speculative_token);
-	ExecInsertIndexTuples(writer.target, row, writer.estate, false, true, &conflict, arbiters, false);
+	ExecInsertIndexTuples(writer.target, writer.estate, EIIT_NO_DUPE_ERROR, row, arbiters, &conflict);
 	if (!conflict)
 		conflict = overtaken(store, lease, &row->tts_tid);
 	table_tuple_complete_speculative(store->table, row, speculative_token, !conflict);
@@ -435,7 +452,7 @@ store_insert(LeaseStore *store, const Lease *lease)
 
 	close_indexes(&writer);
 	ExecDropSingleTupleTableSlot(row);
-	CommandCounterIncrement();
+	finish_write(store);
 	return !conflict;
 }
 
@@ -466,8 +483,9 @@ insert_index_entries(LeaseStore *store, TupleTableSlot *row, TU_UpdateIndexes wh
 		writer.target->ri_IndexRelationDescs[i] = NULL;
 	}
 
-	ExecInsertIndexTuples(writer.target, row, writer.estate, true, false, NULL, NIL,
-						  which == TU_Summarizing);
+	ExecInsertIndexTuples(writer.target, writer.estate,
+						  EIIT_IS_UPDATE | (which == TU_All ? 0 : EIIT_ONLY_SUMMARIZING),
+						  row, NIL, NULL);
 	close_indexes(&writer);
 }
 
@@ -481,7 +499,7 @@ store_update(LeaseStore *store, const Lease *lease)
 	TU_UpdateIndexes which;
 	TM_Result	result;
 
-	result = table_tuple_update(store->table, &store->row->tts_tid, row, GetCurrentCommandId(true),
+	result = table_tuple_update(store->table, &store->row->tts_tid, row, GetCurrentCommandId(true), 0,
 								GetActiveSnapshot(), InvalidSnapshot, true,
 								&failure, &lockmode, &which);
 	if (result != TM_Ok)
@@ -491,7 +509,7 @@ store_update(LeaseStore *store, const Lease *lease)
 		insert_index_entries(store, row, which);
 
 	ExecDropSingleTupleTableSlot(row);
-	CommandCounterIncrement();
+	finish_write(store);
 }
 
 /* Delete the row that the store stands on and has locked. */
@@ -501,10 +519,10 @@ store_delete(LeaseStore *store)
 	TM_FailureData failure;
 	TM_Result	result;
 
-	result = table_tuple_delete(store->table, &store->row->tts_tid, GetCurrentCommandId(true),
-								GetActiveSnapshot(), InvalidSnapshot, true, &failure, false);
+	result = table_tuple_delete(store->table, &store->row->tts_tid, GetCurrentCommandId(true), 0,
+								GetActiveSnapshot(), InvalidSnapshot, true, &failure);
 	if (result != TM_Ok)
 		elog(ERROR, "could not delete a locked row of the lock table: %d", (int) result);
 
-	CommandCounterIncrement();
+	finish_write(store);
 }
