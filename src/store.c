@@ -118,10 +118,12 @@ check_table(Relation table)
 {
 	TupleDesc	desc = RelationGetDescr(table);
 	bool		unaltered = table->rd_rel->relkind == RELKIND_RELATION &&
-		desc->natts == Natts_lease_lock;
+		desc->natts >= Natts_lease_lock;
 
-	for (int i = 0; unaltered && i < Natts_lease_lock; i++)
-		unaltered = TupleDescAttr(desc, i)->atttypid == column_types[i];
+	for (int i = 0; unaltered && i < desc->natts; i++)
+		unaltered = i < Natts_lease_lock ?
+			TupleDescAttr(desc, i)->atttypid == column_types[i] :
+			TupleDescAttr(desc, i)->attisdropped;
 
 	if (!unaltered || !OidIsValid(RelationGetPrimaryKeyIndex(table, false)))
 		ereport(ERROR,
@@ -240,6 +242,8 @@ form_row(LeaseStore *store, const Lease *lease)
 
 	memset(row->tts_isnull, false, Natts_lease_lock * sizeof(bool));
 	row->tts_isnull[Anum_owner - 1] = lease->owner == NULL;
+	for (int i = Natts_lease_lock; i < row->tts_tupleDescriptor->natts; i++)
+		row->tts_isnull[i] = true;	/* a column that came and went */
 
 	return ExecStoreVirtualTuple(row);
 }
