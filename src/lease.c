@@ -132,7 +132,10 @@ grant_lease(text *resource, int64 ttl, text *owner)
 
 		if (found == PROBE_FOUND)
 		{
-			locked = store_lock_row(store, LockTupleExclusive, LockWaitSkip);
+			/* A pin on a row that was released protects nothing. */
+			locked = store_lock_row(store,
+									store->lease.owner == NULL ? LockTupleNoKeyExclusive : LockTupleExclusive,
+									LockWaitSkip);
 			if (locked == ROW_BUSY)
 				break;
 			if (locked == ROW_GONE)
