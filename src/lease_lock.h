@@ -42,6 +42,7 @@ typedef struct LeaseStore
 {
 	Relation	table;
 	Relation	primary_key;
+	Oid			token_sequence;
 	LOCKMODE	lockmode;
 	bool		written;
 	TupleTableSlot *row;

@@ -37,10 +37,12 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/relscan.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_collation.h"
+#include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "commands/sequence.h"
@@ -75,7 +77,10 @@ static const Oid column_types[Natts_lease_lock] = {
 	TEXTOID, INT2OID, TEXTOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID, XID8OID
 };
 
-/* Objects of the extension; invalid until looked up, and after any change. */
+/*
+ * Objects of the extension; invalid until looked up, and after any change.
+ * The sequence is known only when the table was found in order.
+ */
 static Oid	table_oid = InvalidOid;
 static Oid	sequence_oid = InvalidOid;
 
@@ -109,6 +114,16 @@ extension_relation(const char *name)
 	return relid;
 }
 
+static void
+refuse_altered(Relation table)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("columns, primary key or persistence of lock table \"%s\" were altered",
+					RelationGetRelationName(table)),
+			 errhint("Undo it. Keep more about a lease in a table of your own.")));
+}
+
 /*
  * Refuse a lock table that was altered in a way that the code below would
  * misread, or silently pass over.
@@ -117,20 +132,19 @@ static void
 check_table(Relation table)
 {
 	TupleDesc	desc = RelationGetDescr(table);
-	bool		unaltered = table->rd_rel->relkind == RELKIND_RELATION &&
-		desc->natts >= Natts_lease_lock;
 
-	for (int i = 0; unaltered && i < desc->natts; i++)
-		unaltered = i < Natts_lease_lock ?
-			TupleDescAttr(desc, i)->atttypid == column_types[i] :
-			TupleDescAttr(desc, i)->attisdropped;
+	if (table->rd_rel->relkind != RELKIND_RELATION ||
+		table->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
+		desc->natts < Natts_lease_lock)
+		refuse_altered(table);
 
-	if (!unaltered || !OidIsValid(RelationGetPrimaryKeyIndex(table, false)))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("columns or primary key of lock table \"%s\" were altered",
-						RelationGetRelationName(table)),
-				 errhint("Keep more about a lease in a table of your own.")));
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(desc, i);
+
+		if (i < Natts_lease_lock ? column->atttypid != column_types[i] : !column->attisdropped)
+			refuse_altered(table);
+	}
 
 	if (table->trigdesc != NULL || table->rd_rules != NULL ||
 		(desc->constr != NULL && desc->constr->num_check > 0))
@@ -142,45 +156,63 @@ check_table(Relation table)
 				 errhint("Drop it. A foreign key to the lock table has triggers, too.")));
 }
 
-/* Open and lock the lock table, whichever it is by the time we have the lock. */
-static Relation
-open_table(LOCKMODE lockmode)
+/*
+ * Does the index say that a row is the only one of its resource and slot?
+ * There are several of that kind while one is rebuilt concurrently.
+ */
+static bool
+is_key_index(Relation index)
 {
-	for (;;)
-	{
-		bool		checked = OidIsValid(table_oid);
-		Oid			relid = checked ? table_oid : extension_relation("lease_lock");
-		Relation	table = try_table_open(relid, lockmode);
+	Form_pg_index form = index->rd_index;
 
-		if (table == NULL)
-		{
-			/* dropped before we had the lock; there may be a new one */
-			table_oid = InvalidOid;
-			continue;
-		}
+	return form->indisunique && form->indimmediate && form->indnkeyatts == 2 &&
+		form->indkey.values[0] == Anum_resource && form->indkey.values[1] == Anum_slot &&
+		index->rd_indcollation[0] == C_COLLATION_OID &&
+		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
+}
 
-		/* Waiting for the lock may have brought news, so look at both. */
-		if (!checked || table_oid != relid)
-		{
-			check_table(table);
-			sequence_oid = extension_relation("lease_token_seq");
-			table_oid = relid;
-		}
-		return table;
-	}
+/* Open the index that finds the rows. */
+static Relation
+open_primary_key(Relation table, LOCKMODE lockmode)
+{
+	Oid			relid = RelationGetPrimaryKeyIndex(table, false);
+	Relation	index = OidIsValid(relid) ? index_open(relid, lockmode) : NULL;
+
+	if (index == NULL || !is_key_index(index))
+		refuse_altered(table);
+	return index;
 }
 
 /*
- * Open the lock table. The caller runs inside a statement, with its snapshot
- * active.
+ * Open the lock table, whichever it is by the time that we have its lock. The
+ * caller runs inside a statement, with its snapshot active.
  */
 LeaseStore *
 store_open(LOCKMODE lockmode)
 {
 	LeaseStore *store = palloc0(sizeof(LeaseStore));
+	Oid			relid;
 
-	store->table = open_table(lockmode);
-	store->primary_key = index_open(RelationGetPrimaryKeyIndex(store->table, false), lockmode);
+	do
+	{
+		relid = OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock");
+		store->table = try_table_open(relid, lockmode);
+		if (store->table == NULL)
+			table_oid = InvalidOid; /* dropped meanwhile; there may be a new one */
+	} while (store->table == NULL);
+
+	if (relid != table_oid || !OidIsValid(sequence_oid))
+	{
+		/* From here on news of a change clears it; then look again next time. */
+		table_oid = relid;
+		check_table(store->table);
+		store->token_sequence = extension_relation("lease_token_seq");
+		sequence_oid = table_oid == relid ? store->token_sequence : InvalidOid;
+	}
+	else
+		store->token_sequence = sequence_oid;
+
+	store->primary_key = open_primary_key(store->table, lockmode);
 	store->lockmode = lockmode;
 	store->row = table_slot_create(store->table, NULL);
 	return store;
@@ -372,7 +404,7 @@ store_lock_row(LeaseStore *store, LockTupleMode mode, LockWaitPolicy policy)
 int64
 store_next_token(LeaseStore *store)
 {
-	return nextval_internal(sequence_oid, false);
+	return nextval_internal(store->token_sequence, false);
 }
 
 /* Show what was written to the next call, be it in the same statement. */
@@ -441,10 +473,14 @@ store_insert(LeaseStore *store, const Lease *lease)
 {
 	TupleTableSlot *row = form_row(store, lease);
 	IndexWriter writer = open_indexes(store);
-	List	   *arbiters = list_make1_oid(RelationGetRelid(store->primary_key));
+	List	   *arbiters = NIL;
 	TransactionId xid = GetCurrentTransactionId();
 	uint32		speculative_token = SpeculativeInsertionLockAcquire(xid);
 	bool		conflict = false;
+
+	for (int i = 0; i < writer.target->ri_NumIndices; i++)
+		if (is_key_index(writer.target->ri_IndexRelationDescs[i]))
+			arbiters = lappend_oid(arbiters, RelationGetRelid(writer.target->ri_IndexRelationDescs[i]));
 
 	table_tuple_insert_speculative(store->table, row, GetCurrentCommandId(true), 0, NULL,
 								   speculative_token);
@@ -465,22 +501,18 @@ static void
 insert_index_entries(LeaseStore *store, TupleTableSlot *row, TU_UpdateIndexes which)
 {
 	IndexWriter writer = open_indexes(store);
+	Datum		key[2] = {row->tts_values[Anum_resource - 1], row->tts_values[Anum_slot - 1]};
+	bool		isnull[2] = {false, false};
 
 	for (int i = 0; i < writer.target->ri_NumIndices; i++)
 	{
 		Relation	index = writer.target->ri_IndexRelationDescs[i];
+		IndexInfo  *info = writer.target->ri_IndexRelationInfo[i];
 
-		if (RelationGetRelid(index) != RelationGetRelid(store->primary_key))
+		if (!is_key_index(index))
 			continue;
-
-		if (which == TU_All)
-		{
-			Datum		key[2] = {row->tts_values[Anum_resource - 1], row->tts_values[Anum_slot - 1]};
-			bool		isnull[2] = {false, false};
-
-			index_insert(index, key, isnull, &row->tts_tid, store->table, UNIQUE_CHECK_NO, true,
-						 writer.target->ri_IndexRelationInfo[i]);
-		}
+		if (which == TU_All && info->ii_ReadyForInserts)
+			index_insert(index, key, isnull, &row->tts_tid, store->table, UNIQUE_CHECK_NO, true, info);
 
 		/* Done; let the executor write the others. */
 		index_close(index, RowExclusiveLock);

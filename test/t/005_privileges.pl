@@ -1,0 +1,203 @@
+# Who may do what: everybody takes leases, only roles with the privileges of
+# the one that took a lease end it, and only they see its owner.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = start_node('privileges');
+
+$node->safe_psql('postgres', q{
+	CREATE ROLE alice LOGIN;
+	CREATE ROLE bob LOGIN;
+	CREATE ROLE member LOGIN IN ROLE alice;
+	CREATE ROLE lazy LOGIN NOINHERIT IN ROLE alice;
+	CREATE ROLE leaver LOGIN;
+});
+
+sub as
+{
+	my ($role, $sql) = @_;
+
+	return $node->safe_psql('postgres', $sql, extra_params => [ '-U', $role ]);
+}
+
+sub refused
+{
+	my ($role, $sql, $match, $name) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	sql_fails($node, $sql, '42501', $match, $name, role => $role);
+}
+
+# leases are for everybody
+is(as('alice', "SELECT lease_acquire('r', '1 hour', 'o')"), 't', 'anybody may acquire');
+is(as('alice', "SELECT lease_renew('r', '2 hours', 'o')"), 't', 'anybody may renew');
+cmp_ok(as('alice', "SELECT lease_token('r', 'o')"), '>', 0, 'anybody may ask for a token');
+is(as('alice', "SELECT lease_release('r', 'o')"), 't', 'anybody may release');
+is(as('alice', "SELECT lease_release_all('o')"), 0, 'anybody may release all');
+
+# purge is not
+refused('alice', 'SELECT lease_purge()', 'permission denied for function lease_purge', 'not everybody may purge');
+$node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION lease_purge() TO alice');
+is(as('alice', 'SELECT lease_purge()'), 0, 'who was granted it may');
+is(as('alice', 'SET lease_lock.purge_after = 0; SELECT lease_purge()'), 1, 'and it removes');
+
+# the table and the sequence are nobody's
+refused('alice', $_, 'permission denied for (table|sequence) lease_', "not allowed: $_")
+  foreach 'SELECT FROM lease_lock',
+  "INSERT INTO lease_lock VALUES ('r', 0, 'o', 1, now(), now(), 0, '1')",
+  "UPDATE lease_lock SET owner = 'o'",
+  'DELETE FROM lease_lock',
+  'TRUNCATE lease_lock',
+  'SELECT FROM lease_lock FOR UPDATE',
+  'BEGIN; LOCK TABLE lease_lock IN SHARE MODE',
+  "SELECT nextval('lease_token_seq')",
+  "SELECT setval('lease_token_seq', 1)",
+  'SELECT last_value FROM lease_token_seq';
+
+# the owner's name alone is not enough
+my $denied = 'permission denied for lease on "a".*DETAIL:  It was acquired by role "alice"\..*HINT:  Act as a role';
+as('alice', "SELECT lease_acquire(r, '1 hour', 'o') FROM unnest('{a,b,c}'::text[]) AS r");
+as('bob', "SELECT lease_acquire('d', '1 hour', 'o')");
+refused('bob', "SELECT lease_release('a', 'o')", $denied, 'release of another role');
+refused('bob', "SELECT lease_renew('a', '1 day', 'o')", $denied, 'renewal of another role');
+refused('lazy', "SELECT lease_release('a', 'o')", $denied, 'a member that does not inherit has to act as the role');
+is(as('bob', "SELECT lease_release('a', 'guess')"), 'f', 'a wrong owner learns nothing');
+is(as('bob', "SELECT lease_renew('a', '1 day', 'guess')"), 'f', 'nor by renewing');
+is(as('bob', "SELECT lease_acquire('a', '1 day', 'o')"), 'f', 'nor by acquiring');
+is(as('bob', "SELECT lease_release_all('o')"), 1, 'release_all passes over leases of others');
+is($node->safe_psql('postgres', "SELECT string_agg(resource, ',' ORDER BY resource) FROM lease_status"),
+	'a,b,c', 'which are still held');
+
+# lease_status
+my $status = q{SELECT resource, owner, state, holder FROM lease_status WHERE resource = 'a'};
+is(as('bob', $status), 'a||held|alice', 'lease_status hides the owner from others');
+is(as('lazy', $status), 'a||held|alice', 'and from a member that does not inherit');
+is(as('lazy', "SET ROLE alice; $status"), 'a|o|held|alice', 'until it acts as the role');
+is(as('alice', $status), 'a|o|held|alice', 'lease_status shows the owner to the holder');
+is(as('member', $status), 'a|o|held|alice', 'to members of the holder');
+is($node->safe_psql('postgres', $status), 'a|o|held|alice', 'and to superusers');
+# A function in the condition must not get to see what the view hides.
+is(as('bob', q{
+		CREATE TEMP TABLE seen (owner text);
+		CREATE FUNCTION pg_temp.leak(owner text) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS
+			$$ BEGIN INSERT INTO seen VALUES (owner); RETURN true; END $$;
+		DO $$ BEGIN PERFORM FROM lease_status WHERE pg_temp.leak(owner); END $$;
+		SELECT count(owner) FROM seen;
+	}), 0, 'nor can a function in the condition see it');
+
+# members
+is(as('member', "SELECT lease_renew('a', '2 hours', 'o')"), 't', 'a member of the holder may renew');
+is(as('member', "SELECT lease_release('a', 'o')"), 't', 'and release');
+is(as('lazy', "SET ROLE alice; SELECT lease_release('b', 'o')"), 't', 'SET ROLE counts');
+is(as('member', "SELECT lease_release_all('o')"), 1, 'a member may release all');
+as('member', "SELECT lease_acquire('m', '1 hour', 'o')");
+refused('alice', "SELECT lease_release('m', 'o')", 'acquired by role "member"',
+	'but the role may not act for its members');
+
+# a lease that changed hands: who took it last counts
+as('alice', "SELECT lease_acquire('e', '1 microsecond', 'o')");
+is(as('bob', "SELECT lease_acquire('e', '1 hour', 'o')"), 't', 'takeover by another role');
+refused('alice', "SELECT lease_release('e', 'o')", 'acquired by role "bob"', 'the former holder may not release it');
+is(as('bob', "SELECT lease_release('e', 'o')"), 't', 'the new one may');
+
+# SECURITY DEFINER
+$node->safe_psql('postgres', q{
+	CREATE FUNCTION acquire_as_alice(resource text) RETURNS boolean LANGUAGE sql SECURITY DEFINER
+		AS $$ SELECT public.lease_acquire(resource, '1 hour', 'app') $$;
+	ALTER FUNCTION acquire_as_alice(text) OWNER TO alice;
+	CREATE FUNCTION release_as_alice(resource text) RETURNS boolean LANGUAGE sql SECURITY DEFINER
+		AS $$ SELECT public.lease_release(resource, 'app') $$;
+	ALTER FUNCTION release_as_alice(text) OWNER TO alice;
+});
+is(as('bob', "SELECT acquire_as_alice('f')"), 't', 'SECURITY DEFINER: acquire');
+is($node->safe_psql('postgres', "SELECT holder FROM lease_status WHERE resource = 'f'"),
+	'alice', "SECURITY DEFINER: the function's owner holds it");
+refused('bob', "SELECT lease_release('f', 'app')", 'acquired by role "alice"',
+	'SECURITY DEFINER: the caller may not release it by itself');
+is(as('bob', "SELECT release_as_alice('f')"), 't', 'SECURITY DEFINER: but through such a function');
+
+# a holder that is no more
+as('leaver', "SELECT lease_acquire('g', '1 hour', 'o')");
+$node->safe_psql('postgres', 'DROP ROLE leaver');
+refused('bob', "SELECT lease_release('g', 'o')", 'permission denied for lease on "g"',
+	'dropped holder: others may not release');
+refused('alice', "SELECT lease_renew('g', '1 hour', 'o')", 'permission denied for lease on "g"',
+	'dropped holder: nor renew');
+like(as('bob', "SELECT owner IS NULL, state, holder FROM lease_status WHERE resource = 'g'"),
+	qr/^t\|held\|unknown \(OID=\d+\)$/, 'dropped holder: lease_status works');
+is(as('bob', "SELECT lease_acquire('g', '1 hour', 'p')"), 'f', 'dropped holder: the lease is still held');
+is($node->safe_psql('postgres', "SELECT lease_release('g', 'o')"), 't', 'dropped holder: a superuser releases it');
+is(as('bob', "SELECT lease_acquire('g', '1 hour', 'p')"), 't', 'dropped holder: then it is free');
+is(as('bob', "SELECT lease_release('g', 'p')"), 't', 'dropped holder: for a role that is there');
+
+# a hostile search path
+$node->safe_psql('postgres', q{
+	CREATE SCHEMA evil AUTHORIZATION bob;
+	CREATE TABLE evil.lease_lock (LIKE public.lease_lock);
+	SET ROLE bob;
+	CREATE TABLE evil.seen (what text);
+	CREATE SEQUENCE evil.lease_token_seq;
+	CREATE VIEW evil.lease_status AS SELECT 'evil'::text AS resource;
+	CREATE FUNCTION evil.caught(what text) RETURNS boolean LANGUAGE plpgsql AS
+		$$ BEGIN INSERT INTO evil.seen VALUES (what); RETURN true; END $$;
+	CREATE FUNCTION evil.eq(text, text) RETURNS boolean LANGUAGE sql AS $$ SELECT evil.caught('text =') $$;
+	CREATE FUNCTION evil.gt(timestamptz, timestamptz) RETURNS boolean LANGUAGE sql AS $$ SELECT evil.caught('timestamptz >') $$;
+	CREATE FUNCTION evil.pg_has_role(oid, text) RETURNS boolean LANGUAGE sql AS $$ SELECT evil.caught('pg_has_role') $$;
+	CREATE FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE sql
+		AS $$ SELECT 'infinity'::timestamptz FROM evil.caught('clock_timestamp') $$;
+	CREATE FUNCTION evil.nextval(regclass) RETURNS bigint LANGUAGE sql
+		AS $$ SELECT 1::bigint FROM evil.caught('nextval') $$;
+	CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.eq);
+	CREATE OPERATOR evil.> (LEFTARG = timestamptz, RIGHTARG = timestamptz, FUNCTION = evil.gt);
+	RESET ROLE;
+	GRANT USAGE ON SCHEMA evil TO PUBLIC;
+	GRANT ALL ON ALL TABLES IN SCHEMA evil TO PUBLIC;
+	GRANT ALL ON ALL SEQUENCES IN SCHEMA evil TO PUBLIC;
+});
+is(as('alice', q{
+		SET search_path = evil, pg_catalog, public;
+		SET lease_lock.purge_after = 0;
+		SELECT evil.eq('a', 'b'), 'a' = 'b'::text;
+		SELECT lease_acquire('h', '1 hour', 'o');
+		SELECT lease_acquire('h', '1 hour', 'p');
+		SELECT lease_renew('h', '2 hours', 'o');
+		SELECT lease_token('h', 'p') IS NULL, lease_token('h', 'o') > 0;
+		SELECT resource, owner, state FROM public.lease_status WHERE resource OPERATOR(pg_catalog.=) 'h';
+		SELECT lease_release('h', 'p');
+		SELECT lease_release('h', 'o');
+		SELECT lease_acquire('h', '1 hour', 'o');
+		SELECT lease_release_all('o');
+		SELECT lease_purge() > 0;
+	}),
+	join("\n", 't|t', 't', 'f', 't', 't|t', 'h|o|held', 'f', 't', 't', '1', 't'),
+	'hostile search path: the answers are the same');
+is($node->safe_psql('postgres', q{
+		SELECT string_agg(DISTINCT what, ',') FROM evil.seen;
+		SELECT count(*) FROM evil.lease_lock;
+		SELECT is_called FROM evil.lease_token_seq;
+	}),
+	"text =\n0\nf",
+	'hostile search path: nothing but the trap itself ran');
+# The extension can be created beside all that, too.
+$node->safe_psql('postgres', q{
+	DROP EXTENSION lease_lock;
+	SET search_path = evil, pg_catalog, public;
+	CREATE EXTENSION lease_lock SCHEMA public;
+});
+is(as('alice', q{
+		SELECT lease_acquire('h', '1 hour', 'o');
+		SELECT resource, owner, state FROM lease_status;
+		SELECT lease_release('h', 'o')}),
+	"t\nh|o|held\nt",
+	'hostile search path: at CREATE EXTENSION');
+
+$node->stop;
+done_testing();

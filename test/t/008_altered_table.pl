@@ -1,0 +1,215 @@
+# The functions write the lock table directly: they refuse one that was altered
+# in a way they would pass over, keep up indexes that were added, and go on
+# beside everything that rebuilds a table or an index.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use IPC::Run;
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = start_node('altered', <<'CONF');
+max_connections = 100
+synchronous_commit = off
+CONF
+my $psql = sub { return $node->safe_psql('postgres', shift) };
+
+$psql->('CREATE EXTENSION amcheck');
+$psql->(q{
+	CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+});
+
+# An index scan finds the same rows as a look at all of them, and amcheck finds
+# every row in every btree index.
+sub indexes_are_right
+{
+	my ($name, @conditions) = @_;
+
+	foreach my $condition (@conditions)
+	{
+		my $rows = "SELECT string_agg(resource || ' ' || token, ',' ORDER BY resource) FROM lease_lock WHERE $condition";
+		my $by_index = "SET enable_seqscan = off; SET plan_cache_mode = force_custom_plan; ";
+		my $by_table = "SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off; ";
+
+		like($psql->("$by_index EXPLAIN $rows"), qr/Index/, "$name: $condition by index");
+		my $expected = $psql->($by_table . $rows);
+		isnt($expected, '', "$name: $condition finds something");
+		is($psql->($by_index . $rows), $expected, "$name: $condition finds the same");
+	}
+	is($psql->(q{
+			SELECT string_agg(index::text, ',' ORDER BY index::text)
+			FROM (SELECT c.oid::regclass AS index, bt_index_check(c.oid, true)
+				FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_am AS a ON a.oid = c.relam
+				WHERE i.indrelid = 'lease_lock'::regclass AND a.amname = 'btree') AS checked}) =~ /lease_lock_pkey/,
+		1, "$name: amcheck of all indexes");
+}
+
+# What is refused, and how to get rid of it. The session has used the table
+# before, and goes on as soon as it is as it was.
+my $user = open_session($node);
+my @calls = (
+	"lease_acquire('r', '1 hour', 'o')", "lease_release('r', 'o')",
+	"lease_release_all('o')", "lease_renew('r', '1 hour', 'o')",
+	"lease_token('r', 'o')", 'lease_purge()');
+
+my $passed_over = 'lock table "lease_lock" has a trigger, a rule or a check constraint.*HINT:  Drop it';
+my $altered = 'columns, primary key or persistence of lock table "lease_lock" were altered.*HINT:  ';
+foreach (
+	[ 'trigger for each row', 'CREATE TRIGGER t BEFORE UPDATE ON lease_lock FOR EACH ROW EXECUTE FUNCTION nothing()',
+		'DROP TRIGGER t ON lease_lock', $passed_over ],
+	[ 'trigger for each statement', 'CREATE TRIGGER t AFTER INSERT ON lease_lock EXECUTE FUNCTION nothing()',
+		'DROP TRIGGER t ON lease_lock', $passed_over ],
+	[ 'rule', 'CREATE RULE r AS ON UPDATE TO lease_lock DO INSTEAD NOTHING',
+		'DROP RULE r ON lease_lock', $passed_over ],
+	[ 'check constraint', 'ALTER TABLE lease_lock ADD CONSTRAINT c CHECK (length(resource) < 10)',
+		'ALTER TABLE lease_lock DROP CONSTRAINT c', $passed_over ],
+	[ 'foreign key', 'CREATE TABLE f (resource text, slot smallint, FOREIGN KEY (resource, slot) REFERENCES lease_lock)',
+		'DROP TABLE f', $passed_over ],
+	[ 'no primary key', 'ALTER TABLE lease_lock DROP CONSTRAINT lease_lock_pkey',
+		'ALTER TABLE lease_lock ADD CONSTRAINT lease_lock_pkey PRIMARY KEY (resource, slot)',
+		$altered ],
+	[ 'unlogged', 'ALTER TABLE lease_lock SET UNLOGGED', 'ALTER TABLE lease_lock SET LOGGED', $altered ],
+	[ 'primary key in another order',
+		'ALTER TABLE lease_lock DROP CONSTRAINT lease_lock_pkey, ADD CONSTRAINT lease_lock_pkey PRIMARY KEY (slot, resource)',
+		'ALTER TABLE lease_lock DROP CONSTRAINT lease_lock_pkey, ADD CONSTRAINT lease_lock_pkey PRIMARY KEY (resource, slot)',
+		$altered ],
+	[ 'primary key of fewer columns',
+		'ALTER TABLE lease_lock DROP CONSTRAINT lease_lock_pkey, ADD CONSTRAINT lease_lock_pkey PRIMARY KEY (resource)',
+		'ALTER TABLE lease_lock DROP CONSTRAINT lease_lock_pkey, ADD CONSTRAINT lease_lock_pkey PRIMARY KEY (resource, slot)',
+		$altered ],
+	[ 'deferrable primary key',
+		'ALTER TABLE lease_lock DROP CONSTRAINT lease_lock_pkey, ADD CONSTRAINT lease_lock_pkey PRIMARY KEY (resource, slot) DEFERRABLE',
+		'ALTER TABLE lease_lock DROP CONSTRAINT lease_lock_pkey, ADD CONSTRAINT lease_lock_pkey PRIMARY KEY (resource, slot)',
+		$passed_over ])
+{
+	my ($what, $alter, $undo, $match) = @$_;
+
+	$psql->('TRUNCATE lease_lock');
+	is($user->query_safe("SELECT $calls[0]"), 't', "$what: before");
+	$psql->($alter);
+	session_fails($user, "SELECT $_", '55000', $match, "$what: $_") foreach @calls;
+	$psql->($undo);
+	is($user->query_safe("SELECT lease_acquire('r', '1 hour', 'p')"), 'f', "$what: undone, refused");
+	is($user->query_safe("SELECT lease_release('r', 'o')"), 't', "$what: undone, release");
+	is($user->query_safe("SELECT lease_acquire('r', '1 hour', 'o')"), 't', "$what: undone, acquire");
+}
+
+# An added column, until it goes again.
+$psql->('TRUNCATE lease_lock');
+is($user->query_safe("SELECT $calls[0]"), 't', 'added column: before');
+$psql->('ALTER TABLE lease_lock ADD COLUMN note text');
+session_fails($user, "SELECT $_", '55000', $altered, "added column: $_") foreach @calls;
+$psql->('ALTER TABLE lease_lock DROP COLUMN note');
+is($user->query_safe("SELECT lease_acquire('r', '1 hour', 'p')"), 'f', 'column dropped: refused');
+is($user->query_safe("SELECT lease_release('r', 'o')"), 't', 'column dropped: release');
+is($user->query_safe("SELECT lease_acquire('r', '1 hour', 'o')"), 't', 'column dropped: acquire');
+
+# Indexes of the user's own.
+$psql->($_)
+  foreach 'CREATE INDEX by_owner ON lease_lock (owner)',
+  "CREATE INDEX by_owner_partial ON lease_lock (owner) WHERE owner LIKE 'a%'",
+  'CREATE INDEX by_length ON lease_lock (length(owner), upper(resource))',
+  'CREATE INDEX by_expiry ON lease_lock USING brin (expires_at)',
+  'CREATE INDEX by_hash ON lease_lock USING hash (owner)',
+  'CREATE UNIQUE INDEX by_token ON lease_lock (token) INCLUDE (owner)';
+$psql->(q{
+	DO $$
+	BEGIN
+		SET lease_lock.purge_after = 0;
+		FOR round IN 1 .. 20 LOOP
+			IF round % 5 = 0 THEN
+				PERFORM lease_purge();
+			END IF;
+			PERFORM lease_acquire('i' || n, '1 hour', CASE n % 3 WHEN 0 THEN 'b' ELSE 'a' || (n + round) % 10 END)
+				FROM generate_series(1, 300) AS n;
+			PERFORM lease_renew('i' || n, '2 hours', 'b') FROM generate_series(1, 300) AS n WHERE n % 7 = round % 7;
+			PERFORM lease_release('i' || n, 'b') FROM generate_series(1, 300) AS n WHERE n % 4 = round % 4;
+			PERFORM lease_release_all('a' || round % 10);
+			IF round % 3 = 0 THEN
+				COMMIT;
+			END IF;
+		END LOOP;
+	END $$});
+$psql->("SELECT lease_acquire('j' || n, '1 hour', 'a' || n % 10) FROM generate_series(1, 100) AS n");
+my @conditions = ("owner = 'a8'", "owner = 'a9' AND owner LIKE 'a%'", "owner = 'b'", 'owner IS NULL',
+	'length(owner) = 2', "resource = 'i17'", 'token > 0', "expires_at > now()");
+indexes_are_right('own indexes', @conditions);
+
+# A unique index of the user's own says no in its own words.
+$psql->("CREATE UNIQUE INDEX one_lease_each ON lease_lock (owner) WHERE owner LIKE 'u%'");
+is($psql->("SELECT lease_acquire('u1', '1 hour', 'u')"), 't', 'unique index: first');
+sql_fails($node, "SELECT lease_acquire('u2', '1 hour', 'u')", '23505', 'one_lease_each', 'unique index: second');
+is($psql->("SELECT lease_release('u1', 'u')"), 't', 'unique index: release');
+is($psql->("SELECT lease_acquire('u2', '1 hour', 'u')"), 't', 'unique index: then it fits');
+$psql->('DROP INDEX one_lease_each');
+
+# Rebuilt between two calls of one session.
+foreach my $rebuild ('REINDEX INDEX CONCURRENTLY lease_lock_pkey', 'REINDEX TABLE lease_lock',
+	'VACUUM FULL lease_lock', 'CLUSTER lease_lock USING lease_lock_pkey', 'VACUUM lease_lock')
+{
+	$psql->('TRUNCATE lease_lock');
+	is($user->query_safe("SELECT $calls[0]"), 't', "$rebuild: before");
+	$psql->($rebuild);
+	is($user->query_safe("SELECT lease_acquire('r', '1 hour', 'p')"), 'f', "$rebuild: refused");
+	is($user->query_safe("SELECT lease_release('r', 'o')"), 't', "$rebuild: release");
+	is($user->query_safe("SELECT lease_acquire('r', '1 hour', 'o')"), 't', "$rebuild: acquire");
+}
+$psql->('TRUNCATE lease_lock');
+is($user->query_safe("SELECT lease_token('r', 'o')"), '', 'TRUNCATE: all leases are gone');
+is($user->query_safe("SELECT lease_acquire('r', '1 hour', 'p')"), 't', 'TRUNCATE: and free');
+$user->quit;
+
+# Rebuilt while 16 sessions fight for leases, known and unknown ones.
+my $fight = "$PostgreSQL::Test::Utils::tmp_check/fight.sql";
+append_to_file($fight, q{
+	\set r random(1, 20)
+	SELECT lease_acquire('r' || :r, '1 hour', 'a' || :client_id);
+	SELECT lease_renew('r' || :r, '2 hours', 'a' || :client_id);
+	SELECT lease_acquire('new' || floor(extract(epoch FROM clock_timestamp()) * 500), '10 ms', 'b');
+	SELECT lease_release('r' || :r, 'a' || :client_id);
+	SELECT lease_purge();
+});
+
+foreach (
+	[ 'indexes',
+		'REINDEX INDEX CONCURRENTLY lease_lock_pkey',
+		'CREATE INDEX CONCURRENTLY one_more ON lease_lock (holder)',
+		'REINDEX TABLE CONCURRENTLY lease_lock',
+		'DROP INDEX CONCURRENTLY one_more' ],
+	[ 'table', 'VACUUM FULL lease_lock', 'VACUUM lease_lock', 'CLUSTER lease_lock USING lease_lock_pkey' ],
+	[ 'contents', 'TRUNCATE lease_lock' ])
+{
+	my ($what, @rebuilds) = @$_;
+	my $sessions = q{FROM pg_stat_activity WHERE application_name = 'fight'};
+	my $rounds = 0;
+	my ($stdout, $stderr) = map { "$fight.$what.$_" } 'out', 'err';
+
+	local $ENV{PGOPTIONS} = '-c statement_timeout=30s -c lease_lock.purge_after=0';
+	my $pgbench = IPC::Run::start(
+		[ 'pgbench', '-n', '-c', '16', '-T', '3', '-f', $fight,
+			$node->connstr('postgres') . ' application_name=fight' ],
+		'>', $stdout, '2>', $stderr,
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+
+	$node->poll_query_until('postgres', "SELECT count(*) = 16 $sessions") or die 'pgbench did not start';
+	while ($rounds < 1000 && $psql->("SELECT count(*) = 16 $sessions") eq 't')
+	{
+		$psql->($_) foreach @rebuilds;
+		$rounds++;
+	}
+	$pgbench->finish;
+	cmp_ok($rounds, '>', 0, "$what rebuilt $rounds times beside 16 sessions");
+	is(slurp_file($stderr), '', "$what: no error");
+	like(slurp_file($stdout), qr/number of transactions actually processed: [1-9]/, "$what: the sessions went on");
+}
+
+$psql->("SELECT lease_acquire('i17', '1 hour', 'a8'), lease_acquire('i18', '1 hour', 'a9')");
+indexes_are_right('after all that', @conditions[0, 1, 4, 5, 6, 7]);
+
+$node->stop;
+done_testing();

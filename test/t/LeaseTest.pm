@@ -1,0 +1,108 @@
+# What the TAP tests share: a server with the extension, sessions that stay
+# open from step to step, and errors told by their SQLSTATE.
+package LeaseTest;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw(
+  start_node
+  sql_fails
+  open_session
+  session_fails
+  begin_query
+  finish_query
+  wait_until_blocked
+);
+
+# Start a server with these lines in its configuration, and the extension in
+# its database postgres.
+sub start_node
+{
+	my ($name, $conf, %init) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	$node->init(%init);
+	$node->append_conf('postgresql.conf', $conf) if $conf;
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION lease_lock');
+	return $node;
+}
+
+# The SQL, run as a role if one is given, ends in an error with this SQLSTATE
+# and something in its message, detail or hint that matches.
+sub sql_fails
+{
+	my ($node, $sql, $sqlstate, $match, $name, %params) = @_;
+	my @psql = ('-v', 'VERBOSITY=verbose');
+	my $stderr;
+
+	push @psql, '-U', $params{role} if $params{role};
+	$node->psql($params{dbname} // 'postgres',
+		$sql, stderr => \$stderr, extra_params => \@psql);
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	like($stderr, qr/ERROR:  $sqlstate: .*$match/s, $name);
+}
+
+# Open a session that stays open, also after an error.
+sub open_session
+{
+	my ($node, $dbname) = @_;
+	my $session =
+	  $node->background_psql($dbname // 'postgres', on_error_stop => 0);
+
+	$session->query_safe('\set VERBOSITY verbose');
+	return $session;
+}
+
+# Like sql_fails, in an open session.
+sub session_fails
+{
+	my ($session, $sql, $sqlstate, $match, $name) = @_;
+
+	$session->query($sql);
+	my $stderr = $session->{stderr};
+	$session->{stderr} = '';
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	like($stderr, qr/ERROR:  $sqlstate: .*$match/s, $name);
+}
+
+# Send a statement that will have to wait; returns the pid of its backend.
+sub begin_query
+{
+	my ($session, $sql) = @_;
+	my $pid = $session->query_safe('SELECT pg_backend_pid()');
+
+	$session->query_until(qr/sent/, "\\echo sent\n$sql;\n");
+	return $pid;
+}
+
+# Get what the statement sent by begin_query() answered: its rows and errors.
+sub finish_query
+{
+	my ($session) = @_;
+	my $stdout = $session->query('');
+	my $stderr = $session->{stderr};
+
+	$session->{stderr} = '';
+	return $stdout . $stderr;
+}
+
+# Wait until a backend waits for a lock of another.
+sub wait_until_blocked
+{
+	my ($node, $pid) = @_;
+
+	$node->poll_query_until('postgres',
+		"SELECT cardinality(pg_blocking_pids($pid)) > 0")
+	  or die "backend $pid does not wait for a lock";
+}
+
+1;
