@@ -122,7 +122,6 @@ grant_lease(text *resource, int64 ttl, text *owner)
 	while (!granted)
 	{
 		ProbeResult found = store_probe(store, resource, EXCLUSIVE_SLOT);
-		RowLockResult locked;
 
 		CHECK_FOR_INTERRUPTS();
 
@@ -133,9 +132,10 @@ grant_lease(text *resource, int64 ttl, text *owner)
 		if (found == PROBE_FOUND)
 		{
 			/* A pin on a row that was released protects nothing. */
-			locked = store_lock_row(store,
-									store->lease.owner == NULL ? LockTupleNoKeyExclusive : LockTupleExclusive,
-									LockWaitSkip);
+			LockTupleMode mode = store->lease.owner == NULL ?
+				LockTupleNoKeyExclusive : LockTupleExclusive;
+			RowLockResult locked = store_lock_row(store, mode, LockWaitSkip);
+
 			if (locked == ROW_BUSY)
 				break;
 			if (locked == ROW_GONE)
