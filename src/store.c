@@ -525,7 +525,10 @@ insert_index_entries(LeaseStore *store, TupleTableSlot *row, TU_UpdateIndexes wh
 	close_indexes(&writer);
 }
 
-/* Replace the row that the store stands on and has locked. */
+/*
+ * Replace the row that the store stands on and has locked. The key stays as
+ * it is to the byte, header included, or the update would not be in place.
+ */
 void
 store_update(LeaseStore *store, const Lease *lease)
 {
@@ -534,6 +537,8 @@ store_update(LeaseStore *store, const Lease *lease)
 	LockTupleMode lockmode;
 	TU_UpdateIndexes which;
 	TM_Result	result;
+
+	row->tts_values[Anum_resource - 1] = store->row->tts_values[Anum_resource - 1];
 
 	result = table_tuple_update(store->table, &store->row->tts_tid, row, GetCurrentCommandId(true), 0,
 								GetActiveSnapshot(), InvalidSnapshot, true,

@@ -1,0 +1,17 @@
+-- A lease that comes and goes is updated in place: no new index entries.
+
+CREATE TABLE name (resource text, owner text);
+INSERT INTO name VALUES ('door', 'ann');
+
+-- wherever the names come from: a column stores them in another form than a literal
+BEGIN;
+SELECT lease_acquire('door', '1 hour', 'ann'), lease_release(resource, owner) FROM name;
+SELECT lease_acquire(resource, '1 hour', owner), lease_renew('door', '2 hours', 'ann'), lease_release('door', 'ann') FROM name;
+SELECT lease_acquire('do' || 'or', '1 hour', 'a' || 'nn'), lease_release_all(owner) FROM name;
+SELECT pg_stat_get_xact_tuples_inserted(c) AS inserted, pg_stat_get_xact_tuples_deleted(c) AS deleted,
+	pg_stat_get_xact_tuples_updated(c) AS updated, pg_stat_get_xact_tuples_hot_updated(c) AS in_place
+FROM (SELECT 'lease_lock'::regclass AS c) AS t;
+COMMIT;
+
+DROP TABLE name;
+TRUNCATE lease_lock;
