@@ -1,0 +1,3 @@
+CALL acquire_patiently('account:alice', :'me');
+\ir withdraw.sql
+SELECT lease_release('account:alice', :'me');

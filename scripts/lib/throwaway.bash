@@ -1,0 +1,107 @@
+# A folder under /tmp that holds a whole session: copy of the sources, server, data, sockets. Sourced by demo
+# and check. Everything else happens inside the folder, as an unprivileged user, and goes when the script ends.
+
+# shellcheck source-path=SCRIPTDIR
+source "${BASH_SOURCE[0]%/*}/packages.bash"
+
+# Empty until there is a folder to remove, and a command running in it.
+work=
+child=
+
+# Always under /tmp: a longer path would not fit a socket's name, and make cannot handle spaces.
+make_work_folder() {
+	local root
+	root=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
+	work=$(mktemp -d /tmp/lease_lock.XXXXXX)
+	mkdir "$work/tree" "$work/tmp" "$work/socket"
+
+	# The checkout itself is never built in; nor does it matter what an earlier make left there.
+	tar -C "$root" --exclude=./.git --exclude=./tmp_check --exclude='*.o' --exclude='*.bc' --exclude='*.so' \
+		-cf - . | tar -C "$work/tree" -xf -
+	bindir=$("$PG_CONFIG" --bindir)
+
+	# A server refuses to run as root.
+	if ((EUID == 0)); then
+		account=postgres
+		id "$account" >/dev/null 2>&1 || account=nobody
+		chown -R "$account:" "$work"
+	fi
+}
+
+# Replaces the shell, which has to be a subshell, by a command that runs as the unprivileged user in the
+# sources' copy and talks to the server in the folder.
+exec_inside() {
+	local command=(
+		env HOME="$work" TMPDIR="$work/tmp" LANG=C.UTF-8 PATH="$work/pg$bindir:$PATH"
+		WORK="$work" SYSTEM_PG_CONFIG="$PG_CONFIG" PG_CONFIG="$work/pg$bindir/pg_config"
+		PGHOST="$work/socket" PGPORT=54321 PGUSER=postgres PGDATABASE=postgres
+		"$@"
+	)
+	if ((EUID == 0)); then
+		command=(setpriv --reuid "$account" --regid "$(id -g "$account")" --init-groups "${command[@]}")
+	fi
+	cd "$work/tree" || exit
+	exec "${command[@]}"
+}
+
+# Runs a command inside the folder, in a session of its own, and returns its status. In the background, since
+# bash would run no trap before a command in the foreground has ended.
+run_inside() {
+	exec_inside setsid "$@" </dev/null &
+	child=$!
+	wait "$child"
+}
+
+processes_inside() {
+	find /proc/[0-9]*/cwd -prune -lname "$work/*" 2>/dev/null | cut -d/ -f3
+}
+
+# A postmaster needs SIGQUIT to go at once and take its children and shared memory with it.
+stop_process() {
+	local pid=$1 first_line=
+	read -r first_line 2>/dev/null <"/proc/$pid/cwd/postmaster.pid" || true
+	if [[ $first_line == "$pid" ]]; then
+		kill -QUIT "$pid"
+	else
+		kill -TERM "$pid"
+	fi 2>/dev/null || true
+}
+
+# All that runs inside works in the folder, which tells it from anything else on the machine.
+stop_all_inside() {
+	local pids pid tries
+	for ((tries = 0; tries < 100; tries++)); do
+		mapfile -t pids < <(processes_inside)
+		((${#pids[@]} > 0)) || return 0
+		for pid in "${pids[@]}"; do
+			stop_process "$pid"
+		done
+		sleep 0.1
+	done
+	kill -KILL "${pids[@]}" 2>/dev/null || true
+}
+
+clean_up() {
+	trap '' INT TERM HUP
+	allow_new_cluster
+	if [[ -n $work ]]; then
+		{
+			[[ -z $child ]] || kill -TERM "$child" || true
+			stop_all_inside
+			wait
+		} 2>/dev/null # the shell would report on each
+		rm -rf "$work"
+	fi
+}
+
+# First thing in a script: from here on, whatever ends it leaves nothing behind.
+trap clean_up EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 141' PIPE
+trap 'exit 143' TERM
+
+# The caller's servers, language and make flags are none of this script's business; his choice of a server is.
+server_wanted=${PG_CONFIG-}
+unset "${!PG@}" "${!LC_@}" LANGUAGE "${!MAKE@}" MFLAGS COPT CDPATH
+PG_CONFIG=$server_wanted

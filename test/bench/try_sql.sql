@@ -1,0 +1,7 @@
+-- a lock that somebody else holds
+INSERT INTO lock_sql AS l (resource, owner, token, expires_at)
+VALUES ('held:1', 'owner', nextval('lock_sql_token'), clock_timestamp() + interval '1 minute')
+ON CONFLICT (resource) DO UPDATE
+	SET owner = EXCLUDED.owner, token = EXCLUDED.token, expires_at = EXCLUDED.expires_at
+	WHERE l.expires_at <= clock_timestamp()
+RETURNING token;
