@@ -501,27 +501,26 @@ static void
 insert_index_entries(LeaseStore *store, TupleTableSlot *row, TU_UpdateIndexes which)
 {
 	IndexWriter writer = open_indexes(store);
+	RelationPtr all = writer.target->ri_IndexRelationDescs;
+	RelationPtr others = palloc(writer.target->ri_NumIndices * sizeof(Relation));
 	Datum		key[2] = {row->tts_values[Anum_resource - 1], row->tts_values[Anum_slot - 1]};
 	bool		isnull[2] = {false, false};
 
 	for (int i = 0; i < writer.target->ri_NumIndices; i++)
 	{
-		Relation	index = writer.target->ri_IndexRelationDescs[i];
 		IndexInfo  *info = writer.target->ri_IndexRelationInfo[i];
 
-		if (!is_key_index(index))
-			continue;
-		if (which == TU_All && info->ii_ReadyForInserts)
-			index_insert(index, key, isnull, &row->tts_tid, store->table, UNIQUE_CHECK_NO, true, info);
-
-		/* Done; let the executor write the others. */
-		index_close(index, RowExclusiveLock);
-		writer.target->ri_IndexRelationDescs[i] = NULL;
+		others[i] = is_key_index(all[i]) ? NULL : all[i];
+		if (others[i] == NULL && which == TU_All && info->ii_ReadyForInserts)
+			index_insert(all[i], key, isnull, &row->tts_tid, store->table, UNIQUE_CHECK_NO, true, info);
 	}
 
+	/* The executor passes over an index that is not there. */
+	writer.target->ri_IndexRelationDescs = others;
 	ExecInsertIndexTuples(writer.target, writer.estate,
 						  EIIT_IS_UPDATE | (which == TU_All ? 0 : EIIT_ONLY_SUMMARIZING),
 						  row, NIL, NULL);
+	writer.target->ri_IndexRelationDescs = all;
 	close_indexes(&writer);
 }
 
