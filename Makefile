@@ -10,6 +10,8 @@ OBJS = \
 	src/api.o \
 	src/lease.o \
 	src/store.o \
+	src/wait.o \
+	src/deadlock.o \
 	src/clock.o
 DATA = $(wildcard sql/lease_lock--*.sql)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter
@@ -27,4 +29,4 @@ PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
 # PGXS tracks no dependencies unless the server was configured to.
-$(OBJS): src/lease_lock.h src/compat.h
+$(OBJS): src/lease_lock.h src/wait.h src/compat.h

@@ -44,6 +44,19 @@ CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval,
 COMMENT ON FUNCTION lease_acquire(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
 	'acquire a lease unless somebody holds it, without waiting; true when granted';
 
+CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
+		wait pg_catalog.interval)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
+	'acquire a lease, waiting for it in order of arrival for at most wait, or for ever when that is NULL; true when granted';
+
+CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
+		wait pg_catalog.interval, INOUT acquired pg_catalog.bool)
+	AS 'MODULE_PATHNAME' LANGUAGE C;
+COMMENT ON PROCEDURE lease_wait(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.bool) IS
+	'acquire a lease like lease_acquire, but wait without a snapshot, committing before each sleep';
+
 CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -94,3 +107,27 @@ WHERE l.owner IS NOT NULL;
 COMMENT ON VIEW lease_status IS
 	'leases that were granted and not released: who holds what until when';
 GRANT SELECT ON lease_status TO PUBLIC;
+
+CREATE FUNCTION lease_waiters(
+		OUT resource pg_catalog.text, OUT owner pg_catalog.text, OUT pid pg_catalog.int4, OUT role pg_catalog.oid,
+		OUT waiting_since pg_catalog.timestamptz, OUT "position" pg_catalog.int4, OUT deadline pg_catalog.timestamptz,
+		OUT blocked_by_owner pg_catalog.text, OUT blocked_by_xid pg_catalog.xid)
+	RETURNS SETOF pg_catalog.record
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_waiters() IS 'what the view lease_waiters shows';
+
+CREATE VIEW lease_waiters AS
+SELECT
+	w.resource,
+	w.owner,
+	w.pid,
+	pg_catalog.pg_get_userbyid(w.role) AS role,
+	w.waiting_since,
+	w."position",
+	w.deadline,
+	w.blocked_by_owner,
+	w.blocked_by_xid
+FROM lease_waiters() AS w;
+COMMENT ON VIEW lease_waiters IS
+	'who waits for which lease, in the order of their turn, and who is in the way';
+GRANT SELECT ON lease_waiters TO PUBLIC;

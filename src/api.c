@@ -10,23 +10,28 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xlog.h"
+#include "executor/spi.h"
 #include "fmgr.h"
+#include "funcapi.h"
 #include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "compat.h"
-#include "lease_lock.h"
-
-/* Bytes in the name of a resource or owner; fits an index entry many times. */
-#define MAX_NAME_LENGTH	1024
+#include "wait.h"
 
 /* Far from where timestamps end, whatever is added to the clock. */
 #define MAX_TTL_YEARS	100000
 #define MAX_TTL			((int64) MAX_TTL_YEARS * MONTHS_PER_YEAR * DAYS_PER_MONTH * USECS_PER_DAY)
 
 PG_FUNCTION_INFO_V1(lease_acquire);
+PG_FUNCTION_INFO_V1(lease_wait);
+PG_FUNCTION_INFO_V1(lease_waiters);
 PG_FUNCTION_INFO_V1(lease_release);
 PG_FUNCTION_INFO_V1(lease_release_all);
 PG_FUNCTION_INFO_V1(lease_renew);
@@ -94,8 +99,29 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 	return usecs;
 }
 
+/* Get the time to wait, in microseconds; negative for ever. */
+static int64
+wait_arg(FunctionCallInfo fcinfo, int argno, text *resource)
+{
+	Interval   *wait;
+	int64		usecs;
+
+	if (PG_ARGISNULL(argno))
+		return -1;
+
+	wait = PG_GETARG_INTERVAL_P(argno);
+	if (!interval_to_usecs(wait, &usecs) || usecs < 0 || usecs > MAX_TTL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("wait for the lease on \"%s\" is out of range: %s", text_to_cstring(resource),
+						DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(wait)))),
+				 errhint("Give an interval of zero to %d years, or NULL to wait for as long as it takes.",
+						 MAX_TTL_YEARS)));
+	return usecs;
+}
+
 /*
- * lease_acquire(resource text, ttl interval, owner text) returns boolean
+ * lease_acquire(resource text, ttl interval, owner text [, wait interval]) returns boolean
  */
 Datum
 lease_acquire(PG_FUNCTION_ARGS)
@@ -104,8 +130,88 @@ lease_acquire(PG_FUNCTION_ARGS)
 	int64		ttl = ttl_arg(fcinfo, 1, resource);
 	text	   *owner = name_arg(fcinfo, 2, "owner");
 
+	int64		wait = PG_NARGS() > 3 ? wait_arg(fcinfo, 3, resource) : 0;
+
 	require_writable("lease_acquire()");
-	PG_RETURN_BOOL(grant_lease(resource, ttl, owner));
+	PG_RETURN_BOOL(acquire_lease(resource, ttl, owner, wait, NULL));
+}
+
+/* End the transaction, and its snapshot, before the procedure goes to sleep. */
+static void
+commit_before_sleep(void)
+{
+	SPI_commit();
+	require_writable("lease_wait()");	/* so is every transaction of the call */
+}
+
+/*
+ * lease_wait(resource text, ttl interval, owner text, wait interval, INOUT acquired boolean)
+ */
+Datum
+lease_wait(PG_FUNCTION_ARGS)
+{
+	text	   *resource = name_arg(fcinfo, 0, "resource");
+	int64		ttl = ttl_arg(fcinfo, 1, resource);
+	text	   *owner = name_arg(fcinfo, 2, "owner");
+	int64		wait = wait_arg(fcinfo, 3, resource);
+	CallContext *call = (CallContext *) fcinfo->context;
+	TupleDesc	desc;
+	Datum		acquired;
+	bool		isnull = false;
+
+	require_writable("lease_wait()");
+	if (call == NULL || !IsA(call, CallContext) || call->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
+				 errmsg("lease_wait() cannot be called inside a transaction block or a function"),
+				 errhint("Call it on its own, or use lease_acquire() with a wait.")));
+
+	get_call_result_type(fcinfo, NULL, &desc);
+	BlessTupleDesc(desc);
+
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	acquired = BoolGetDatum(acquire_lease(resource, ttl, owner, wait, commit_before_sleep));
+	SPI_finish();
+
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, &acquired, &isnull)));
+}
+
+/*
+ * lease_waiters() returns setof record
+ *
+ * Owners are shown like in lease_status: to those who may act for the role.
+ */
+Datum
+lease_waiters(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	List	   *blocked = blocked_waiters();
+	ListCell   *cell;
+
+	InitMaterializedSRF(fcinfo, 0);
+	foreach(cell, blocked)
+	{
+		BlockedWaiter *b = lfirst(cell);
+		const Waiter *waiter = b->waiter;
+		bool		knows_owner = has_privs_of_role(GetUserId(), waiter->role);
+		Datum		values[9];
+		bool		isnull[9] = {false};
+
+		values[0] = PointerGetDatum(cstring_to_text_with_len(waiter->resource, waiter->resource_length));
+		values[1] = PointerGetDatum(cstring_to_text_with_len(waiter->owner, waiter->owner_length));
+		isnull[1] = !knows_owner;
+		values[2] = Int32GetDatum(waiter->pid);
+		values[3] = ObjectIdGetDatum(waiter->role);
+		values[4] = TimestampTzGetDatum(waiter->since);
+		values[5] = Int32GetDatum(b->position);
+		values[6] = TimestampTzGetDatum(waiter->deadline);
+		values[7] = PointerGetDatum(b->holder_owner);
+		isnull[7] = b->holder_owner == NULL || !has_privs_of_role(GetUserId(), b->holder_role);
+		values[8] = TransactionIdGetDatum(b->busy_xid);
+		isnull[8] = !TransactionIdIsValid(b->busy_xid);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, isnull);
+	}
+	PG_RETURN_NULL();
 }
 
 /*

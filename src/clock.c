@@ -5,12 +5,14 @@
  *
  * Leases are dated by the wall clock of the server, read at the moment that
  * it matters: now() is the start of the transaction, which may be long ago.
+ * Sleeps and deadlines go by a clock that nobody can set.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "common/int.h"
+#include "portability/instr_time.h"
 #include "utils/timestamp.h"
 
 #include "lease_lock.h"
@@ -19,6 +21,16 @@ TimestampTz
 clock_now(void)
 {
 	return GetCurrentTimestamp();
+}
+
+/* Microseconds since some time; nobody can set this clock. */
+int64
+clock_monotonic(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return INSTR_TIME_GET_MICROSEC(now);
 }
 
 /*

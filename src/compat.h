@@ -16,6 +16,9 @@
 #include "executor/executor.h"
 #include "utils/relcache.h"
 
+#if PG_VERSION_NUM >= 170000
+#include "storage/dsm_registry.h"
+#endif
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"				/* no longer part of postgres.h */
 #endif
@@ -43,6 +46,18 @@
 						  ((flags) & EIIT_NO_DUPE_ERROR) != 0, conflict, arbiters ONLY_SUMMARIZING(flags))
 #endif
 
+/* 19: a lock tranche is named when it is made, and a DSM initialiser has an argument. */
+#if PG_VERSION_NUM < 190000
+#include "storage/lwlock.h"
+#define LWLockNewTrancheId(name) LWLockNewTrancheId()
+#define REGISTER_TRANCHE(id, name) LWLockRegisterTranche(id, name)
+#define DSM_INIT_ARGS void *ptr
+#define GetNamedDSMSegment(name, size, init, found, arg) GetNamedDSMSegment(name, size, init, found)
+#else
+#define REGISTER_TRANCHE(id, name)
+#define DSM_INIT_ARGS void *ptr, void *arg
+#endif
+
 /* 18: scans count for EXPLAIN (19: and take flags); a primary key may be deferrable. */
 #if PG_VERSION_NUM < 180000
 #define index_beginscan(table, index, snapshot, instrument, nkeys, norderbys, flags) \
@@ -51,6 +66,20 @@
 #elif PG_VERSION_NUM < 190000
 #define index_beginscan(table, index, snapshot, instrument, nkeys, norderbys, flags) \
 	index_beginscan(table, index, snapshot, instrument, nkeys, norderbys)
+#endif
+
+/* 17: numbers of processes got a name of their own, and so can wait events. */
+#if PG_VERSION_NUM >= 170000
+#include "utils/wait_event.h"
+#define MY_PROC_NUMBER MyProcNumber
+#else
+#include "pgstat.h"
+#include "storage/proc.h"
+#define MY_PROC_NUMBER (MyProc->pgprocno)
+#define WaitEventExtensionNew(name) PG_WAIT_EXTENSION
+#ifndef GetPGProcByNumber
+#define GetPGProcByNumber(n) (&ProcGlobal->allProcs[(n)])
+#endif
 #endif
 
 #if PG_VERSION_NUM < 160000

@@ -20,12 +20,17 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "storage/proc.h"
+#include "tcop/pquery.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
 
 #include "compat.h"
-#include "lease_lock.h"
+#include "wait.h"
 
 static bool durable = true;
 static int	purge_after = 60;
@@ -103,38 +108,65 @@ make_durable(void)
 		ForceSyncCommit();
 }
 
+typedef enum GrantResult
+{
+	GRANTED,
+	REFUSED_HELD,				/* by somebody, until a time */
+	REFUSED_BUSY,				/* an open transaction has it */
+	REFUSED_QUEUE				/* free, but others have waited for longer */
+} GrantResult;
+
+typedef struct GrantOutcome
+{
+	GrantResult result;
+	TimestampTz held_until;		/* DT_NOEND unless REFUSED_HELD */
+} GrantOutcome;
+
+/* What it takes to grant a lease anew: a pin on one that was released protects nothing. */
+static LockTupleMode
+grant_lock(const Lease *lease)
+{
+	return lease->owner == NULL ? LockTupleNoKeyExclusive : LockTupleExclusive;
+}
+
 /*
  * Grant the lease unless somebody holds it. Never waits: what an open
  * transaction is changing counts as held.
  */
-bool
-grant_lease(text *resource, int64 ttl, text *owner)
+static GrantOutcome
+try_grant(text *resource, int64 ttl, text *owner)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
+	GrantOutcome outcome = {REFUSED_BUSY, DT_NOEND};
 	Lease		lease = {
 		.resource = resource,
 		.slot = EXCLUSIVE_SLOT,
 		.owner = owner,
 		.holder = GetUserId()
 	};
-	bool		granted = false;
 
-	while (!granted)
+	for (;;)
 	{
 		ProbeResult found = store_probe(store, resource, EXCLUSIVE_SLOT);
 
 		CHECK_FOR_INTERRUPTS();
 
-		if (found == PROBE_BUSY ||
-			(found == PROBE_FOUND && is_held(&store->lease, clock_now())))
+		if (found == PROBE_BUSY)
 			break;
+		if (found == PROBE_FOUND && is_held(&store->lease, clock_now()))
+		{
+			outcome = (GrantOutcome) {REFUSED_HELD, store->lease.expires_at};
+			break;
+		}
+		if (!wait_is_my_turn(resource))
+		{
+			outcome.result = REFUSED_QUEUE;
+			break;
+		}
 
 		if (found == PROBE_FOUND)
 		{
-			/* A pin on a row that was released protects nothing. */
-			LockTupleMode mode = store->lease.owner == NULL ?
-				LockTupleNoKeyExclusive : LockTupleExclusive;
-			RowLockResult locked = store_lock_row(store, mode, LockWaitSkip);
+			RowLockResult locked = store_lock_row(store, grant_lock(&store->lease), LockWaitSkip);
 
 			if (locked == ROW_BUSY)
 				break;
@@ -144,22 +176,147 @@ grant_lease(text *resource, int64 ttl, text *owner)
 
 		lease.xid = GetTopFullTransactionId();
 		lease.token = store_next_token(store);
+		if (found == PROBE_FOUND && lease.token <= store->lease.token)
+			store_refuse_token(store);
 		lease.granted_at = clock_now();
 		lease.expires_at = lease.granted_at + ttl;
 
 		if (found == PROBE_FOUND)
-		{
 			store_update(store, &lease);
-			granted = true;
-		}
-		else
-			granted = store_insert(store, &lease);
+		else if (!store_insert(store, &lease))
+			continue;
+
+		wait_note_change(resource, lease.expires_at);
+		make_durable();
+		outcome.result = GRANTED;
+		break;
 	}
 
-	if (granted)
-		make_durable();
 	store_close(store);
-	return granted;
+	return outcome;
+}
+
+/*
+ * Wait in the lock manager for the open transaction that has the lease. When
+ * it has changed the lease, no table lock or snapshot of ours is held on to.
+ */
+static void
+wait_for_transaction(text *resource)
+{
+	bool		needs_snapshot = !ActiveSnapshotSet();
+	LeaseStore *store;
+	ProbeResult found;
+	BusyRow		busy;
+
+	if (needs_snapshot)
+		PushActiveSnapshot(GetTransactionSnapshot());
+
+	store = store_open(RowExclusiveLock);
+	found = store_probe(store, resource, EXCLUSIVE_SLOT);
+	busy = store->busy;
+	if (found == PROBE_FOUND && !is_held(&store->lease, clock_now()))
+		store_lock_row(store, grant_lock(&store->lease), LockWaitBlock);
+	store_close(store);
+
+	if (needs_snapshot)
+		PopActiveSnapshot();
+
+	if (found == PROBE_BUSY)
+		store_wait(busy);
+}
+
+/*
+ * The same, but for no longer than it is worth. The server's lock_timeout does
+ * it, in a subtransaction of which nothing remains, neither the error nor the
+ * row lock.
+ */
+static void
+wait_for_transaction_in_time(text *resource)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	int			lock_timeout = LockTimeout;
+	ErrorData  *volatile error = NULL;
+
+	wait_begin_lock();
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		LockTimeout = wait_lock_limit();
+		wait_for_transaction(resource);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	LockTimeout = lock_timeout;
+	RollbackAndReleaseCurrentSubTransaction();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	wait_end_lock();
+
+	if (error != NULL && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ReThrowError(error);
+}
+
+/*
+ * Grant the lease, waiting for it for at most so many microseconds, or for as
+ * long as it takes when that is negative. Calls before_sleep, if given, each
+ * time that it is going to wait.
+ */
+bool
+acquire_lease(text *resource, int64 ttl, text *owner, int64 wait, void (*before_sleep) (void))
+{
+	GrantOutcome outcome = try_grant(resource, ttl, owner);
+	MemoryContext caller_context = CurrentMemoryContext;
+	MemoryContext look_context;
+
+	if (outcome.result == GRANTED || wait == 0)
+		return outcome.result == GRANTED;
+
+	/* A wait may be long; what a look needs must not add up. */
+	look_context = AllocSetContextCreate(caller_context, "lease wait", ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(look_context);
+
+	wait_join(resource, owner, wait);
+	PG_TRY();
+	{
+		for (;;)
+		{
+			MemoryContextReset(look_context);
+			EnsurePortalSnapshotExists();	/* before_sleep() may have dropped it */
+			wait_begin_look();
+			outcome = try_grant(resource, ttl, owner);
+			if (outcome.result == GRANTED || wait_remaining() == 0)
+				break;
+
+			if (wait_is_long())
+				check_deadlock();
+
+			if (before_sleep != NULL)
+				before_sleep();
+			if (outcome.result == REFUSED_BUSY)
+				wait_for_transaction_in_time(resource);
+			else
+				wait_sleep(outcome.held_until);
+			wait_check_lock_timeout();
+		}
+	}
+	PG_CATCH();
+	{
+		wait_leave(false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	wait_leave(outcome.result == GRANTED);
+
+	MemoryContextSwitchTo(caller_context);
+	MemoryContextDelete(look_context);
+	return outcome.result == GRANTED;
 }
 
 /* Turn the locked row into a tombstone. */
@@ -170,6 +327,7 @@ end_lease(LeaseStore *store)
 
 	lease.owner = NULL;
 	lease.expires_at = Min(lease.expires_at, clock_now());
+	wait_note_change(lease.resource, lease.expires_at);
 	store_update(store, &lease);
 }
 
@@ -263,6 +421,7 @@ renew_lease(text *resource, int64 ttl, const text *owner)
 			Lease		lease = store->lease;
 
 			lease.expires_at = Max(lease.expires_at, now + ttl);
+			wait_note_change(resource, lease.expires_at);
 			store_update(store, &lease);
 			make_durable();
 			renewed = true;
@@ -273,6 +432,55 @@ renew_lease(text *resource, int64 ttl, const text *owner)
 	return renewed;
 }
 
+/*
+ * Stand on the lease that somebody holds on the resource, as far as committed;
+ * false when nobody does.
+ */
+bool
+current_holder(LeaseStore *store, const text *resource)
+{
+	return store_fetch(store, resource, EXCLUSIVE_SLOT) && is_held(&store->lease, clock_now());
+}
+
+/* List who waits in this database, and for what. */
+List *
+blocked_waiters(void)
+{
+	List	   *waiters = wait_list();
+	List	   *blocked = NIL;
+	LeaseStore *store = store_open(AccessShareLock);
+	ListCell   *cell;
+
+	foreach(cell, waiters)
+	{
+		Waiter	   *waiter = lfirst(cell);
+		text	   *resource = cstring_to_text_with_len(waiter->resource, waiter->resource_length);
+		BlockedWaiter *b = palloc0(sizeof(BlockedWaiter));
+		ListCell   *other;
+
+		b->waiter = waiter;
+		foreach(other, blocked)
+		{
+			BlockedWaiter *earlier = lfirst(other);
+
+			if (earlier->waiter->hash == waiter->hash)
+				b->position = earlier->position;
+		}
+		b->position++;
+
+		if (store_probe(store, resource, EXCLUSIVE_SLOT) == PROBE_BUSY)
+			b->busy_xid = store->busy.xid;
+		if (current_holder(store, resource))
+		{
+			b->holder_owner = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(store->lease.owner));
+			b->holder_role = store->lease.holder;
+		}
+		blocked = lappend(blocked, b);
+	}
+	store_close(store);
+	return blocked;
+}
+
 /* Get the token of a lease that this owner holds; false when it does not. */
 bool
 held_token(text *resource, const text *owner, int64 *token)
@@ -280,9 +488,7 @@ held_token(text *resource, const text *owner, int64 *token)
 	LeaseStore *store = store_open(AccessShareLock);
 	bool		held;
 
-	held = store_fetch(store, resource, EXCLUSIVE_SLOT) &&
-		is_owner(&store->lease, owner) &&
-		is_held(&store->lease, clock_now());
+	held = current_holder(store, resource) && is_owner(&store->lease, owner);
 	if (held)
 		*token = store->lease.token;
 

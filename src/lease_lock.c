@@ -12,7 +12,7 @@
 #include "fmgr.h"
 #include "utils/guc.h"
 
-#include "lease_lock.h"
+#include "wait.h"
 
 PG_MODULE_MAGIC;
 
@@ -23,6 +23,7 @@ _PG_init(void)
 {
 	store_init();
 	lease_init();
+	wait_init();
 
 	MarkGUCPrefixReserved("lease_lock");
 }

@@ -3,7 +3,7 @@
  * lease_lock.h
  *		Types and functions shared between the files of the extension.
  *
- * Calls go one way: api -> lease -> store, clock. The store knows nothing
+ * Calls go one way: api -> lease -> store, wait, clock. The store knows nothing
  * of rules, the rules nothing of tuples.
  *
  *-------------------------------------------------------------------------
@@ -21,6 +21,9 @@
 /* The slot of the exclusive lease on a resource. */
 #define EXCLUSIVE_SLOT	0
 
+/* Bytes in the name of a resource or owner; fits an index entry many times. */
+#define MAX_NAME_LENGTH	1024
+
 /* One row of the lock table. */
 typedef struct Lease
 {
@@ -34,6 +37,13 @@ typedef struct Lease
 	FullTransactionId xid;		/* transaction that granted it */
 } Lease;
 
+/* Whose uncommitted change is in the way, and which speculative insert of it. */
+typedef struct BusyRow
+{
+	TransactionId xid;
+	uint32		speculative_token;
+} BusyRow;
+
 /*
  * The open lock table and the row it stands on. What the Lease points to is
  * good until the table is moved to another row, written or closed.
@@ -45,6 +55,7 @@ typedef struct LeaseStore
 	Oid			token_sequence;
 	LOCKMODE	lockmode;
 	bool		written;
+	BusyRow		busy;			/* what the probe met, if that */
 	TupleTableSlot *row;
 	Lease		lease;
 	TableScanDesc scan;			/* of store_next(), with its snapshot */
@@ -69,6 +80,7 @@ typedef enum RowLockResult
 
 /* clock.c: what time it is */
 extern TimestampTz clock_now(void);
+extern int64 clock_monotonic(void);
 extern bool interval_to_usecs(const Interval *interval, int64 *usecs);
 
 /* store.c: the lock table */
@@ -77,8 +89,10 @@ extern LeaseStore *store_open(LOCKMODE lockmode);
 extern void store_close(LeaseStore *store);
 extern ProbeResult store_probe(LeaseStore *store, const text *resource, int16 slot);
 extern bool store_fetch(LeaseStore *store, const text *resource, int16 slot);
+extern void store_wait(BusyRow busy);
 extern RowLockResult store_lock_row(LeaseStore *store, LockTupleMode mode, LockWaitPolicy policy);
 extern int64 store_next_token(LeaseStore *store);
+extern void store_refuse_token(LeaseStore *store);
 extern bool store_insert(LeaseStore *store, const Lease *lease);
 extern void store_update(LeaseStore *store, const Lease *lease);
 extern void store_delete(LeaseStore *store);
@@ -86,10 +100,11 @@ extern bool store_next(LeaseStore *store, StoreFilter wanted, const void *arg);
 
 /* lease.c: the rules */
 extern void lease_init(void);
-extern bool grant_lease(text *resource, int64 ttl, text *owner);
+extern bool acquire_lease(text *resource, int64 ttl, text *owner, int64 wait, void (*before_sleep) (void));
 extern bool release_lease(text *resource, const text *owner);
 extern int64 release_all_leases(const text *owner);
 extern bool renew_lease(text *resource, int64 ttl, const text *owner);
+extern bool current_holder(LeaseStore *store, const text *resource);
 extern bool held_token(text *resource, const text *owner, int64 *token);
 extern int64 purge_leases(void);
 

@@ -142,15 +142,17 @@ check_table(Relation table)
 	{
 		Form_pg_attribute column = TupleDescAttr(desc, i);
 
-		if (i < Natts_lease_lock ? column->atttypid != column_types[i] : !column->attisdropped)
+		if (i < Natts_lease_lock ?
+			column->atttypid != column_types[i] || column->attstorage != TYPSTORAGE_PLAIN :
+			!column->attisdropped)
 			refuse_altered(table);
 	}
 
-	if (table->trigdesc != NULL || table->rd_rules != NULL ||
+	if (table->trigdesc != NULL || table->rd_rules != NULL || table->rd_rel->relrowsecurity ||
 		(desc->constr != NULL && desc->constr->num_check > 0))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("lock table \"%s\" has a trigger, a rule or a check constraint",
+				 errmsg("lock table \"%s\" has a trigger, a rule, row security or a check constraint",
 						RelationGetRelationName(table)),
 				 errdetail("The lease functions write the table directly and would pass it over."),
 				 errhint("Drop it. A foreign key to the lock table has triggers, too.")));
@@ -308,7 +310,11 @@ store_probe(LeaseStore *store, const text *resource, int16 slot)
 	if (index_getnext_slot(scan, BackwardScanDirection, store->row))
 	{
 		if (TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax))
+		{
+			store->busy.xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
+			store->busy.speculative_token = dirty.speculativeToken;
 			result = PROBE_BUSY;
+		}
 		else
 		{
 			read_row(store);
@@ -317,6 +323,19 @@ store_probe(LeaseStore *store, const text *resource, int16 slot)
 	}
 	index_endscan(scan);
 	return result;
+}
+
+/*
+ * Wait for the transaction whose change a probe met, like any other waiter
+ * for a row: visible in pg_locks, bound by lock_timeout.
+ */
+void
+store_wait(BusyRow busy)
+{
+	if (busy.speculative_token != 0)
+		SpeculativeInsertionWait(busy.xid, busy.speculative_token);
+	else
+		XactLockTableWait(busy.xid, NULL, NULL, XLTW_None);
 }
 
 /*
@@ -415,6 +434,18 @@ finish_write(LeaseStore *store)
 	CommandCounterIncrement();
 }
 
+/* The next token is not above that of the row: it would not fence anything. */
+void
+store_refuse_token(LeaseStore *store)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("token sequence of the lock table \"%s\" was set back",
+					RelationGetRelationName(store->table)),
+			 errdetail("Token " INT64_FORMAT " was granted before.", store->lease.token),
+			 errhint("Set the sequence above every token that was granted, with setval().")));
+}
+
 /* The executor's means to write index entries. */
 typedef struct IndexWriter
 {
@@ -426,11 +457,14 @@ static IndexWriter
 open_indexes(LeaseStore *store)
 {
 	IndexWriter writer;
+	MemoryContext context;
 
 	writer.estate = CreateExecutorState();
+	context = MemoryContextSwitchTo(writer.estate->es_query_cxt);
 	writer.target = makeNode(ResultRelInfo);
 	InitResultRelInfo(writer.target, store->table, 0, NULL, 0);
 	ExecOpenIndices(writer.target, false);
+	MemoryContextSwitchTo(context);
 	return writer;
 }
 
@@ -459,6 +493,10 @@ overtaken(LeaseStore *store, const Lease *lease, ItemPointer own_row)
 			store->lease.token > lease->token;
 	}
 	index_endscan(scan);
+
+	/* Then the next token is above that one, or something is wrong. */
+	if (found && store_next_token(store) <= store->lease.token)
+		store_refuse_token(store);
 	return found;
 }
 
@@ -521,6 +559,7 @@ insert_index_entries(LeaseStore *store, TupleTableSlot *row, TU_UpdateIndexes wh
 						  EIIT_IS_UPDATE | (which == TU_All ? 0 : EIIT_ONLY_SUMMARIZING),
 						  row, NIL, NULL);
 	writer.target->ri_IndexRelationDescs = all;
+	pfree(others);
 	close_indexes(&writer);
 }
 

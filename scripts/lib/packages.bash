@@ -27,6 +27,7 @@ missing_packages() {
 	command -v gcc >/dev/null || printf '%s\n' gcc libc6-dev
 	if [[ $1 == tests ]]; then
 		command -v prove >/dev/null || echo perl
+		command -v faketime >/dev/null || echo faketime
 		perl -MIPC::Run -MTest::More -e 1 2>/dev/null || echo libipc-run-perl
 	fi
 }

@@ -5,16 +5,20 @@ SELECT p.oid::regprocedure AS function, p.prorettype::regtype AS returns, p.prov
 	obj_description(p.oid, 'pg_proc') IS NOT NULL AS commented
 FROM pg_proc AS p JOIN pg_depend AS d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
 	JOIN pg_extension AS e ON d.refobjid = e.oid AND d.deptype = 'e'
-WHERE e.extname = 'lease_lock' ORDER BY 1::text COLLATE "C";
+WHERE e.extname = 'lease_lock' ORDER BY p.oid::regprocedure::text COLLATE "C";
 
 \d lease_lock
 \d lease_token_seq
+\d lease_status
+\d lease_waiters
 
+SELECT obj_description(oid, 'pg_class') IS NOT NULL AS commented, relname FROM pg_class
+WHERE relname IN ('lease_lock', 'lease_status', 'lease_waiters') ORDER BY relname;
 SELECT c.relname, c.reloptions, c.relacl FROM pg_class AS c WHERE c.relname = 'lease_lock';
 SELECT attname, attstorage FROM pg_attribute WHERE attrelid = 'lease_lock'::regclass AND atttypid = 'text'::regtype;
 SELECT extconfig::regclass[] AS dumped FROM pg_extension WHERE extname = 'lease_lock';
 SELECT table_name, privilege_type FROM information_schema.role_table_grants
-WHERE grantee = 'PUBLIC' AND table_name LIKE 'lease\_%';
+WHERE grantee = 'PUBLIC' AND table_name LIKE 'lease\_%' ORDER BY table_name;
 
 -- settings, once the library is loaded
 SELECT lease_token('any', 'one');

@@ -40,6 +40,24 @@ SELECT lease_token('door', 'ann') = (SELECT max(token) FROM token_log) AS kept;
 SELECT count(*), bool_and(grows) AS grows
 FROM (SELECT token > lag(token, 1, 0) OVER (ORDER BY step) AS grows FROM token_log) AS t;
 
+-- a sequence that was set back is noticed where it would do harm
+\set VERBOSITY terse
+SELECT lease_release('door', 'ann');
+SELECT setval('lease_token_seq', 1) IS NOT NULL AS set_back;
+SELECT lease_acquire('door', '1 hour', 'ann');
+SELECT setval('lease_token_seq', (SELECT max(token) FROM token_log)) IS NOT NULL AS set_again;
+SELECT lease_acquire('door', '1 hour', 'ann');
+
+-- also when the row went meanwhile, in the own transaction
+BEGIN;
+DELETE FROM lease_lock;
+SELECT setval('lease_token_seq', 1) IS NOT NULL AS set_back;
+SELECT lease_acquire('door', '1 hour', 'ann');
+ROLLBACK;
+SELECT setval('lease_token_seq', (SELECT max(token) FROM token_log)) IS NOT NULL AS set_again;
+
+\set VERBOSITY default
+
 DROP FUNCTION note_token;
 DROP TABLE token_log;
 RESET lease_lock.purge_after;

@@ -57,7 +57,7 @@ my @calls = (
 	"lease_release_all('o')", "lease_renew('r', '1 hour', 'o')",
 	"lease_token('r', 'o')", 'lease_purge()');
 
-my $passed_over = 'lock table "lease_lock" has a trigger, a rule or a check constraint.*HINT:  Drop it';
+my $passed_over = 'lock table "lease_lock" has a trigger, a rule, row security or a check constraint.*HINT:  Drop it';
 my $altered = 'columns, primary key or persistence of lock table "lease_lock" were altered.*HINT:  ';
 foreach (
 	[ 'trigger for each row', 'CREATE TRIGGER t BEFORE UPDATE ON lease_lock FOR EACH ROW EXECUTE FUNCTION nothing()',
@@ -70,6 +70,10 @@ foreach (
 		'ALTER TABLE lease_lock DROP CONSTRAINT c', $passed_over ],
 	[ 'foreign key', 'CREATE TABLE f (resource text, slot smallint, FOREIGN KEY (resource, slot) REFERENCES lease_lock)',
 		'DROP TABLE f', $passed_over ],
+	[ 'row security', 'ALTER TABLE lease_lock ENABLE ROW LEVEL SECURITY',
+		'ALTER TABLE lease_lock DISABLE ROW LEVEL SECURITY', $passed_over ],
+	[ 'storage', 'ALTER TABLE lease_lock ALTER owner SET STORAGE EXTENDED',
+		'ALTER TABLE lease_lock ALTER owner SET STORAGE PLAIN', $altered ],
 	[ 'no primary key', 'ALTER TABLE lease_lock DROP CONSTRAINT lease_lock_pkey',
 		'ALTER TABLE lease_lock ADD CONSTRAINT lease_lock_pkey PRIMARY KEY (resource, slot)',
 		$altered ],

@@ -1,0 +1,237 @@
+/*-------------------------------------------------------------------------
+ *
+ * deadlock.c
+ *		Leases whose owners wait for each other.
+ *
+ * The server's detector sees transactions. The holder of a committed lease is
+ * none: only its name tells that it waits for another lease. So the walk goes
+ * from a waiter to the owner who holds what it waits for, to the
+ * waiters of that owner's name, and so on; back at the start, nobody in
+ * the circle can ever go on, before a lease of it expires.
+ *
+ * A lease that an open transaction has taken leads to whoever runs that
+ * transaction, if it waits for a lease in turn; the server's detector sees
+ * only the one half of such a circle.
+ *
+ * All members of a circle find the same one. The member that came last is the
+ * victim, and nobody else: who finds another one tells it to check. One that
+ * waits in the lock manager cannot be told; it comes to look by itself.
+ *
+ * What the walk reads may change under it. A circle counts when a second walk
+ * finds it the same, with every wait (its ticket) and every lease (its token)
+ * unchanged: then all of them were there at once, between the two.
+ *
+ * An owner that waits for a lease of its own is no deadlock: owners may have
+ * several sessions.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/subtrans.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "storage/procarray.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+
+#include "compat.h"
+#include "wait.h"
+
+/* A waiter, and the lease in its way. */
+typedef struct Edge
+{
+	const Waiter *waiter;
+	int64		grant;			/* token, or transaction id while uncommitted */
+} Edge;
+
+static bool
+waits_as(const Waiter *waiter, const text *owner)
+{
+	return waiter->owner_length == (int) VARSIZE_ANY_EXHDR(owner) &&
+		memcmp(waiter->owner, VARDATA_ANY(owner), waiter->owner_length) == 0;
+}
+
+/* Who is in the way of a waiter: an open transaction, or an owner. */
+typedef struct Blocker
+{
+	int			pid;			/* 0: not a transaction */
+	text	   *owner;
+	int64		grant;			/* what makes it the same one: xid or token */
+} Blocker;
+
+static bool
+is_blocker(const Waiter *waiter, const Blocker *blocker)
+{
+	return blocker->pid != 0 ? waiter->pid == blocker->pid : waits_as(waiter, blocker->owner);
+}
+
+/* Find out who is in the way; false when nobody that could wait in turn. */
+static bool
+find_blocker(LeaseStore *store, const Waiter *waiter, Blocker *blocker)
+{
+	text	   *resource = cstring_to_text_with_len(waiter->resource, waiter->resource_length);
+
+	*blocker = (Blocker) {0};
+	if (store_probe(store, resource, EXCLUSIVE_SLOT) == PROBE_BUSY)
+	{
+		blocker->pid = BackendXidGetPid(SubTransGetTopmostTransaction(store->busy.xid));
+		blocker->grant = store->busy.xid;
+		return blocker->pid != 0;
+	}
+	if (!current_holder(store, resource))
+		return false;
+	blocker->owner = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(store->lease.owner));
+	blocker->grant = store->lease.token;
+	return true;
+}
+
+/*
+ * Extend the path, which ends with a waiter, until it comes back to its start;
+ * false when it cannot. visited keeps those who were tried.
+ */
+static bool
+find_circle(LeaseStore *store, List *waiters, List **path, List **visited)
+{
+	Edge	   *start = linitial(*path);
+	Edge	   *end = llast(*path);
+	Blocker		blocker;
+	ListCell   *cell;
+
+	check_stack_depth();
+
+	if (!find_blocker(store, end->waiter, &blocker))
+		return false;
+	end->grant = blocker.grant;
+
+	if (is_blocker(start->waiter, &blocker))
+		return list_length(*path) > 1;
+
+	foreach(cell, waiters)
+	{
+		Waiter	   *waiter = lfirst(cell);
+		Edge	   *edge;
+
+		if (!is_blocker(waiter, &blocker) || list_member_ptr(*visited, waiter))
+			continue;
+
+		edge = palloc0(sizeof(Edge));
+		edge->waiter = waiter;
+		*visited = lappend(*visited, waiter);
+		*path = lappend(*path, edge);
+		if (find_circle(store, waiters, path, visited))
+			return true;
+		*path = list_delete_last(*path);
+	}
+	return false;
+}
+
+/* Find a circle that the own wait is part of; NIL when there is none. */
+static List *
+own_circle(void)
+{
+	LeaseStore *store = store_open(AccessShareLock);
+	List	   *waiters = wait_list();
+	List	   *path = NIL;
+	List	   *visited = NIL;
+	ListCell   *cell;
+
+	foreach(cell, waiters)
+	{
+		Waiter	   *waiter = lfirst(cell);
+
+		if (waiter->pid == MyProcPid)
+		{
+			Edge	   *edge = palloc0(sizeof(Edge));
+
+			edge->waiter = waiter;
+			path = list_make1(edge);
+			visited = list_make1(waiter);
+		}
+	}
+	if (path != NIL && !find_circle(store, waiters, &path, &visited))
+		path = NIL;
+
+	store_close(store);
+	return path;
+}
+
+static bool
+same_circle(List *a, List *b)
+{
+	ListCell   *ca;
+	ListCell   *cb;
+
+	if (list_length(a) != list_length(b))
+		return false;
+	forboth(ca, a, cb, b)
+	{
+		Edge	   *x = lfirst(ca);
+		Edge	   *y = lfirst(cb);
+
+		if (x->waiter->ticket != y->waiter->ticket || x->grant != y->grant)
+			return false;
+	}
+	return true;
+}
+
+/* Say who waits for whom; owners only to those who may know them. */
+static char *
+describe_circle(List *circle)
+{
+	StringInfoData text;
+	ListCell   *cell;
+
+	initStringInfo(&text);
+	foreach(cell, circle)
+	{
+		const Waiter *waiter = ((Edge *) lfirst(cell))->waiter;
+		const Waiter *next = lnext(circle, cell) != NULL ?
+			((Edge *) lfirst(lnext(circle, cell)))->waiter :
+			((Edge *) linitial(circle))->waiter;
+
+		if (text.len > 0)
+			appendStringInfoChar(&text, '\n');
+		appendStringInfo(&text, "Process %d waits for the lease on \"%.*s\"", waiter->pid,
+						 waiter->resource_length, waiter->resource);
+		if (has_privs_of_role(GetUserId(), waiter->role))
+			appendStringInfo(&text, " for owner \"%.*s\"", waiter->owner_length, waiter->owner);
+		appendStringInfo(&text, "; held by the owner of process %d.", next->pid);
+	}
+	return text.data;
+}
+
+/*
+ * Raise an error if the own wait is part of a deadlock and came last into it.
+ */
+void
+check_deadlock(void)
+{
+	List	   *circle = own_circle();
+	const Waiter *self;
+	const Waiter *victim;
+	ListCell   *cell;
+
+	if (circle == NIL || !same_circle(circle, own_circle()))
+		return;
+
+	self = victim = ((Edge *) linitial(circle))->waiter;
+	foreach(cell, circle)
+	{
+		const Waiter *waiter = ((Edge *) lfirst(cell))->waiter;
+
+		if (waiter->ticket > victim->ticket && !waiter->in_lock_wait)
+			victim = waiter;
+	}
+
+	if (victim != self)
+		wait_suspect(victim);
+	else
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+				 errmsg("deadlock detected while waiting for the lease on \"%s\"",
+						pnstrdup(self->resource, self->resource_length)),
+				 errdetail_internal("%s", describe_circle(circle)),
+				 errhint("Release what you hold and begin again; take leases in the same order everywhere.")));
+}

@@ -1,0 +1,149 @@
+# A waiter whose process is stopped cannot hold up the others: when its turn
+# has lasted for lease_lock.handoff_timeout it goes to the end of the queue.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+use WaitTest;
+
+plan skip_all => 'no signal stops a process here' if $windows_os;
+
+my $node = start_waiting_node('stopped_head', $WaitTest::NEVER);
+my @sessions = map { open_session($node) } 0 .. 3;
+my @pids;
+
+sub queue
+{
+	return q{SELECT string_agg(owner, ',' ORDER BY position) FROM lease_waiters};
+}
+
+sub wait_for_lease
+{
+	my ($n) = @_;
+
+	$pids[$n] = send_to_wait($node, $sessions[$n], "SELECT lease_acquire('r', '1 hour', 'w$n', NULL)");
+	return;
+}
+
+# Within its time the lease is kept for it.
+look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
+wait_for_lease($_) foreach 0 .. 1;
+stop_backend($pids[0]);
+is(look($node, q{SELECT lease_release('r', 'holder')}), 't', 'the lease is released, the first waiter is stopped');
+is(look($node, q{SELECT lease_acquire('r', '1 hour', 'passer-by')}), 'f', 'a try is refused, although nobody has the lease');
+is(look($node, q{SELECT count(*) FROM lease_status WHERE resource = 'r'}), 0, 'nobody has it');
+is(look($node, q{SELECT bool_and(blocked_by_owner IS NULL AND blocked_by_xid IS NULL) FROM lease_waiters}), 't', 'and nobody is in the way');
+stays($node, queue(), 'w0,w1', 'it is kept for the first');
+continue_backend($pids[0]);
+is(answer($sessions[0]), 't', 'the first one gets it when it goes on');
+is(look($node, q{SELECT lease_release('r', 'w0')}), 't', 'it is released');
+is(answer($sessions[1]), 't', 'then the second');
+is(look($node, q{SELECT lease_release('r', 'w1')}), 't', 'and is released');
+nothing_left($node, 'in time');
+
+# After that the next one gets it. The last of the queue sees to that; it is
+# somebody else after the last one left.
+$node->append_conf('postgresql.conf', q{lease_lock.handoff_timeout = '500 ms'});
+$node->reload;
+becomes($node, q{SHOW lease_lock.handoff_timeout}, '500ms', 'a short time to take it');
+$_->query_safe('SELECT 1') foreach @sessions;
+
+look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
+wait_for_lease($_) foreach 0 .. 3;
+look($node, "SELECT pg_cancel_backend($pids[3])");
+like(answer($sessions[3]), qr/57014/, 'the last one leaves');
+stop_backend($pids[0]);
+
+my $released = time;
+is(look($node, q{SELECT lease_release('r', 'holder')}), 't', 'the lease is released');
+becomes($node, q{SELECT lease_token('r', 'w1') > 0}, 't', 'the second one gets it');
+my $passed = time - $released;
+cmp_ok($passed, '>=', 0.5, 'when the time of the first is over');
+cmp_ok($passed, '<', 5, 'and not much later');
+is(answer($sessions[1]), 't', 'it was granted');
+is(look($node, queue()), 'w2,w0', 'the stopped one stands at the end');
+is(look($node, q{SELECT lease_acquire('r', '1 hour', 'passer-by')}), 'f', 'a try is refused');
+is(look($node, q{SELECT lease_release('r', 'w1')}), 't', 'the lease is released again');
+is(answer($sessions[2]), 't', 'the third one gets it');
+is(look($node, queue()), 'w0', 'the stopped one is alone');
+
+continue_backend($pids[0]);
+becomes($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pids[0] AND " . in_queue(), 1, 'it goes on, and waits on');
+is(look($node, queue()), 'w0', 'it is first now');
+is(look($node, q{SELECT lease_release('r', 'w2')}), 't', 'the lease is released once more');
+is(answer($sessions[0]), 't', 'now it gets it');
+is(look($node, q{SELECT lease_release('r', 'w0')}), 't', 'and releases it');
+nothing_left($node, 'over time');
+
+# Two in a row are stopped: it takes twice the time, no more. New sessions have
+# nothing else that wakes them.
+$_->quit foreach @sessions;
+@sessions = map { open_session($node) } 0 .. 2;
+look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
+wait_for_lease($_) foreach 0 .. 2;
+stop_backend($pids[$_]) foreach 0, 1;
+$released = time;
+is(look($node, q{SELECT lease_release('r', 'holder')}), 't', 'two are stopped, the lease is released');
+becomes($node, q{SELECT lease_token('r', 'w2') > 0}, 't', 'the third one gets it')
+  or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
+$passed = time - $released;
+cmp_ok($passed, '>=', 1, 'when the time of both is over');
+cmp_ok($passed, '<', 5, 'and not much later');
+is(look($node, queue()), 'w0,w1', 'the stopped ones keep their order');
+is(answer($sessions[2]), 't', 'it was granted');
+continue_backend($pids[$_]) foreach 0, 1;
+foreach my $n (0, 1)
+{
+	is(look($node, "SELECT lease_release_all('w2') + lease_release_all('w0')"), 1, 'the lease is released again');
+	is(answer($sessions[$n]), 't', "they go on, and get it: $n");
+}
+is(look($node, q{SELECT lease_release('r', 'w1')}), 't', 'the last one releases it');
+nothing_left($node, 'two');
+
+# The only waiter is stopped, so that nobody keeps watch: a try is served when
+# its time is over.
+look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
+wait_for_lease(0);
+stop_backend($pids[0]);
+is(look($node, q{SELECT lease_release('r', 'holder')}), 't', 'the only waiter is stopped, the lease is released');
+is(look($node, q{SELECT lease_acquire('r', '1 hour', 'passer-by')}), 'f', 'a try is refused');
+becomes($node, q{SELECT lease_acquire('r', '1 hour', 'passer-by')}, 't', 'until its time is over');
+continue_backend($pids[0]);
+becomes($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pids[0] AND " . in_queue(), 1, 'it goes on, and waits on');
+is(look($node, q{SELECT lease_release('r', 'passer-by')}), 't', 'the lease is released');
+is(answer($sessions[0]), 't', 'it gets it');
+nothing_left($node, 'only one');
+
+# Who waits for a lock in the way of its lease is not stuck: however long that
+# takes, it keeps its place.
+{
+	my $locker = open_session($node);
+	my @new = map { open_session($node) } 0 .. 2;
+
+	is(look($node, q{SELECT lease_release('r', 'w0')}), 't', 'behind a row lock: the lease is free');
+	$locker->query_safe(q{BEGIN; SELECT FROM lease_lock WHERE resource = 'r' FOR UPDATE});
+	send_to_wait($node, $new[0], q{SELECT lease_acquire('r', '1 hour', 'n0', NULL)}, in_lock_manager());
+	foreach my $n (1, 2)
+	{
+		send_sql($new[$n], "SELECT lease_acquire('r', '1 hour', 'n$n', NULL)");
+		becomes($node, 'SELECT count(*) FROM lease_waiters', $n + 1, "behind a row lock: waiter $n comes");
+	}
+	look($node, 'SELECT pg_sleep(2)');
+	is(look($node, queue()), 'n0,n1,n2', 'behind a row lock: all keep their places');
+	$locker->query_safe('COMMIT');
+	becomes($node, 'SELECT owner FROM lease_status', 'n0', 'behind a row lock: the first one gets it');
+	look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
+	look($node, q{DELETE FROM lease_lock});
+	answer($_) foreach @new;
+	nothing_left($node, 'behind a row lock');
+}
+
+$node->stop;
+done_testing();

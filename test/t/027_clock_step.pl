@@ -1,0 +1,123 @@
+# The server's wall clock is stepped while sessions wait: a wait of two seconds
+# takes two seconds. Behind an open transaction the server's lock_timeout ends
+# the wait; that goes by the wall clock, and libfaketime cannot show it, since
+# it does not reach signal handlers.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
+use WaitTest;
+
+my ($library) = grep { -e $_ }
+  map { ("$_/faketime/libfaketime.so.1", "$_/libfaketime.so.1") }
+  glob('/usr/lib/*-linux-gnu /usr/lib64 /usr/lib /usr/local/lib');
+
+plan skip_all => 'needs libfaketime (package libfaketime or faketime)' if !$library;
+
+# How far the server's clock is off, in seconds.
+my $offset_file = PostgreSQL::Test::Utils::tempdir() . '/offset';
+
+sub step_clock
+{
+	my ($offset) = @_;
+
+	# Replaced at once, for the server reads it at any time.
+	append_to_file("$offset_file.new", "$offset\n");
+	rename("$offset_file.new", $offset_file) or die "could not set the clock: $!";
+	return;
+}
+
+sub seconds
+{
+	return clock_gettime(CLOCK_MONOTONIC);
+}
+
+step_clock('+0');
+my $node;
+{
+	local $ENV{LD_PRELOAD} = $library;
+	local $ENV{FAKETIME_TIMESTAMP_FILE} = $offset_file;
+	local $ENV{FAKETIME_NO_CACHE} = 1;
+	local $ENV{FAKETIME_DONT_FAKE_MONOTONIC} = 1;
+	$node = start_waiting_node('clock_step', '');
+}
+
+sub clock_offset
+{
+	return look($node, 'SELECT round(extract(epoch FROM clock_timestamp()) - ' . time . ')');
+}
+
+is(abs(clock_offset()) <= 1, 1, 'the clock is right') or note(clock_offset());
+
+foreach my $hours (-1, +1)
+{
+	my $offset = sprintf('%+d', $hours * 3600);
+	my %waits = (
+		'lease_acquire' => [ q{SELECT lease_acquire('held', '1 hour', 'w1', '2 s')}, in_queue() ],
+		'lease_wait' => [ q{CALL lease_wait('held', '1 hour', 'w2', '2 s', NULL)}, in_queue() ],
+	);
+	my (%session, %since);
+
+	look($node, q{SELECT lease_acquire('held', '1 day', 'holder')});
+
+	foreach my $what (sort keys %waits)
+	{
+		$session{$what} = open_session($node);
+		$session{$what}->query_safe('SELECT 1');
+		$since{$what} = seconds();
+		send_to_wait($node, $session{$what}, @{ $waits{$what} });
+	}
+	step_clock($offset);
+	cmp_ok(abs(clock_offset() - $offset), '<=', 2, "$offset s: the clock was stepped");
+	cmp_ok(seconds() - $since{'lease_acquire'}, '<', 2, "$offset s: while they waited");
+
+	foreach my $what (sort keys %waits)
+	{
+		is(answer_in_time($session{$what}, 5), 'f', "$offset s, $what: runs out of time");
+		my $waited = seconds() - $since{$what};
+		cmp_ok($waited, '>=', 1.99, "$offset s, $what: not before its time");
+		cmp_ok($waited, '<', 3, "$offset s, $what: and not much later");
+	}
+
+	# A release is as good as ever, and so are deadlines of the other waiters.
+	send_to_wait($node, $session{'lease_acquire'}, q{SELECT lease_acquire('held', '1 day', 'w1', '1 min')});
+	step_clock('+0');
+	is(look($node, q{SELECT lease_release('held', 'holder')}), 't', "$offset s: stepped back, and released");
+	is(answer($session{'lease_acquire'}), 't', "$offset s: the waiter gets it");
+	is(look($node, q{SELECT lease_release('held', 'w1')}), 't', "$offset s: and releases it");
+	nothing_left($node, "$offset s");
+	$_->quit foreach values %session;
+}
+
+# What a session answered, or that it did not in so many seconds.
+sub answer_in_time
+{
+	my ($session, $limit) = @_;
+	my $end = seconds() + $limit;
+
+	$session->{stdin} .= "\\echo done\n";
+	while ($session->{stdout} !~ /done\n/ && seconds() < $end)
+	{
+		$session->{run}->pump_nb;
+		select(undef, undef, undef, 0.01);
+	}
+	if ($session->{stdout} !~ s/\s*done\n//)
+	{
+		look($node, q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query ~ 'lease_(acquire|wait)'});
+		$session->{run}->pump until $session->{stdout} =~ s/\s*done\n//;
+		$session->{stdout} .= 'too late';
+	}
+	my $said = $session->{stdout} . $session->{stderr};
+	$session->{stdout} = $session->{stderr} = '';
+	return $said;
+}
+
+$node->stop;
+done_testing();
