@@ -657,7 +657,7 @@ wait_lock_limit(void)
 	int64		check = Max(next_check, now + 2 * DeadlockTimeout * INT64CONST(1000));
 	int64		until = Min(Min(deadline, lock_deadline), check);
 
-	return (int) Max((until - now) / 1000, 0) + 1;
+	return (int) Min(Max((until - now) / 1000, 0), INT_MAX - 1) + 1;
 }
 
 /* Has the whole wait been longer than lock_timeout allows? */
