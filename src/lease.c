@@ -378,6 +378,9 @@ belongs_to(const Lease *lease, const void *arg)
  *
  * Leases of roles that the caller may not act for are passed over: another
  * role that happens to use the same owner name must not spoil the rest.
+ *
+ * Reads the whole table. An index on the owner would make every grant and
+ * release of every lease pay for it, none of them being in place any more.
  */
 int64
 release_all_leases(const text *owner)
