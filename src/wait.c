@@ -16,6 +16,8 @@
  *
  * - A waiter joins before it looks. A transaction that changed a lease first
  *   becomes visible, then looks at the queue. One of them sees the other.
+ * - Every wake-up counts up the waiter's news. It sleeps only if nothing came
+ *   since before it looked, whatever it waited for in between.
  * - The first in the queue sleeps no longer than the lease that it saw
  *   lasts. A grant that ends earlier than that wakes it: see alarm.
  * - Who leaves the first place without having got the lease wakes the next.
@@ -47,7 +49,6 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/guc.h"
-#include "utils/memutils.h"
 
 #include "compat.h"
 #include "wait.h"
