@@ -8,10 +8,13 @@ MODULE_big = lease_lock
 OBJS = \
 	src/lease_lock.o \
 	src/api.o \
+	src/grant.o \
+	src/slots.o \
 	src/lease.o \
 	src/store.o \
 	src/wait.o \
 	src/deadlock.o \
+	src/subxact.o \
 	src/clock.o
 DATA = $(wildcard sql/lease_lock--*.sql)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter

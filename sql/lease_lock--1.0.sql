@@ -24,6 +24,11 @@ CREATE TABLE lease_lock (
 	expires_at pg_catalog.timestamptz NOT NULL,
 	holder pg_catalog.oid NOT NULL,
 	xid pg_catalog.xid8 NOT NULL,
+	mode pg_catalog."char" NOT NULL,
+	holds pg_catalog.int4 NOT NULL,
+	lock_delay pg_catalog.int8 NOT NULL,
+	hold_until pg_catalog.timestamptz,
+	payload pg_catalog.jsonb,
 	PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 70);
 
@@ -34,9 +39,14 @@ ALTER TABLE lease_lock
 
 COMMENT ON TABLE lease_lock IS
 	'leases, as the lease_* functions keep them; read lease_status instead';
+COMMENT ON COLUMN lease_lock.slot IS '0: the exclusive lease, and the gate to the others';
 COMMENT ON COLUMN lease_lock.owner IS 'NULL: released';
 COMMENT ON COLUMN lease_lock.holder IS 'role that acquired the lease';
 COMMENT ON COLUMN lease_lock.xid IS 'transaction that granted the lease';
+COMMENT ON COLUMN lease_lock.mode IS 'x exclusive, s shared, p permit';
+COMMENT ON COLUMN lease_lock.holds IS 'how often it has to be released';
+COMMENT ON COLUMN lease_lock.lock_delay IS 'microseconds after an expiry in which nobody gets it';
+COMMENT ON COLUMN lease_lock.hold_until IS 'a release before keeps it until then';
 
 CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
@@ -50,6 +60,71 @@ CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval,
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
 	'acquire a lease, waiting for it in order of arrival for at most wait, or for ever when that is NULL; true when granted';
+
+CREATE FUNCTION lease_acquire_shared(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_shared(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
+	'acquire a lease beside others who share it, unless somebody holds it exclusively, without waiting; true when granted';
+
+CREATE FUNCTION lease_acquire_shared(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
+		wait pg_catalog.interval)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_shared(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
+	'acquire a lease beside others who share it, unless somebody holds it exclusively, waiting for at most wait, or for ever when that is NULL; true when granted';
+
+CREATE FUNCTION lease_acquire_permit(resource pg_catalog.text, permits pg_catalog.int4, ttl pg_catalog.interval,
+		owner pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_permit(pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.text) IS
+	'acquire one of so many permits, without waiting; true when granted';
+
+CREATE FUNCTION lease_acquire_permit(resource pg_catalog.text, permits pg_catalog.int4, ttl pg_catalog.interval,
+		owner pg_catalog.text,
+		wait pg_catalog.interval)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_permit(pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
+	'acquire one of so many permits, waiting for at most wait, or for ever when that is NULL; true when granted';
+
+CREATE FUNCTION lease_acquire_all(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_all(pg_catalog.text[], pg_catalog.interval, pg_catalog.text) IS
+	'acquire the leases on all of these resources or on none, without waiting; true when granted';
+
+CREATE FUNCTION lease_acquire_all(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text,
+		wait pg_catalog.interval)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_all(pg_catalog.text[], pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
+	'acquire the leases on all of these resources or on none, waiting for at most wait, or for ever when that is NULL; true when granted';
+
+CREATE FUNCTION lease_acquire_any(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text)
+	RETURNS pg_catalog.text
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_any(pg_catalog.text[], pg_catalog.interval, pg_catalog.text) IS
+	'acquire the lease on the first of these resources that is free, without waiting; its name, NULL when none is';
+
+CREATE FUNCTION lease_acquire_any(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text,
+		wait pg_catalog.interval)
+	RETURNS pg_catalog.text
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_any(pg_catalog.text[], pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
+	'acquire the lease on the first of these resources that is free, waiting for at most wait, or for ever when that is NULL; its name, NULL when none is';
+
+CREATE FUNCTION lease_request(
+		resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text, wait pg_catalog.interval DEFAULT '0',
+		mode pg_catalog.text DEFAULT 'exclusive', permits pg_catalog.int4 DEFAULT NULL, reentrant pg_catalog.bool DEFAULT false,
+		min_hold pg_catalog.interval DEFAULT NULL, lock_delay pg_catalog.interval DEFAULT NULL, payload pg_catalog.jsonb DEFAULT NULL,
+		OUT granted pg_catalog.bool, OUT token pg_catalog.int8, OUT expires_at pg_catalog.timestamptz,
+		OUT waited pg_catalog.interval, OUT blocked_by pg_catalog.text, OUT blocked_for pg_catalog.interval)
+	RETURNS pg_catalog.record
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_request(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb) IS
+	'acquire a lease of any mode with all options; whether it was granted, and who is in the way when it was not';
 
 CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
 		wait pg_catalog.interval, INOUT acquired pg_catalog.bool)
@@ -81,6 +156,19 @@ CREATE FUNCTION lease_token(resource pg_catalog.text, owner pg_catalog.text)
 COMMENT ON FUNCTION lease_token(pg_catalog.text, pg_catalog.text) IS
 	'fencing token of a lease that this owner holds, NULL when it does not';
 
+CREATE FUNCTION lease_transfer(resource pg_catalog.text, owner pg_catalog.text, new_owner pg_catalog.text)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_transfer(pg_catalog.text, pg_catalog.text, pg_catalog.text) IS
+	'hand a lease that this owner holds over to another; its new token, NULL when this owner does not hold it';
+
+CREATE FUNCTION lease_break(resource pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_break(pg_catalog.text) IS
+	'free a resource, whoever holds it; true when it was not free';
+REVOKE ALL ON FUNCTION lease_break(pg_catalog.text) FROM PUBLIC;
+
 CREATE FUNCTION lease_purge()
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -93,19 +181,25 @@ CREATE VIEW lease_status AS
 SELECT
 	l.resource,
 	l.slot,
+	CASE l.mode WHEN 'x' THEN 'exclusive' WHEN 's' THEN 'shared' ELSE 'permit' END AS mode,
 	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE') THEN l.owner END AS owner,
 	l.token,
-	CASE WHEN l.expires_at > c.now THEN 'held' ELSE 'expired' END AS state,
+	CASE WHEN l.owner IS NULL THEN 'released' WHEN l.expires_at > c.now THEN 'held' ELSE 'expired' END AS state,
 	l.expires_at - c.now AS expires_in,
 	l.granted_at,
 	l.expires_at,
+	l.expires_at + c.lock_delay AS free_at,
+	l.holds,
 	pg_catalog.pg_get_userbyid(l.holder) AS holder,
-	l.xid
+	l.xid,
+	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE') THEN l.payload END AS payload
 FROM lease_lock AS l
-	CROSS JOIN LATERAL (SELECT pg_catalog.clock_timestamp() AS now) AS c
-WHERE l.owner IS NOT NULL;
+	CROSS JOIN LATERAL (
+		SELECT pg_catalog.clock_timestamp() AS now, l.lock_delay * pg_catalog.make_interval(secs => 0.000001) AS lock_delay
+	) AS c
+WHERE l.owner IS NOT NULL OR l.expires_at > c.now;
 COMMENT ON VIEW lease_status IS
-	'leases that were granted and not released: who holds what until when';
+	'leases that were granted and not released, or are kept for a while: who holds what until when';
 GRANT SELECT ON lease_status TO PUBLIC;
 
 CREATE FUNCTION lease_waiters(

@@ -68,6 +68,12 @@
 	index_beginscan(table, index, snapshot, instrument, nkeys, norderbys)
 #endif
 
+/* 17: what is known about all transactions got a better name. */
+#if PG_VERSION_NUM < 170000
+#include "access/transam.h"
+#define TransamVariables ShmemVariableCache
+#endif
+
 /* 17: numbers of processes got a name of their own, and so can wait events. */
 #if PG_VERSION_NUM >= 170000
 #include "utils/wait_event.h"

@@ -67,24 +67,45 @@ is_blocker(const Waiter *waiter, const Blocker *blocker)
 	return blocker->pid != 0 ? waiter->pid == blocker->pid : waits_as(waiter, blocker->owner);
 }
 
-/* Find out who is in the way; false when nobody that could wait in turn. */
-static bool
-find_blocker(LeaseStore *store, const Waiter *waiter, Blocker *blocker)
+/*
+ * Find out who is in the way of a waiter, and could wait in turn: all of whom
+ * have to leave before it gets anywhere. One of several holders of permits
+ * will do, and any of several resources; that is no deadlock before all of
+ * them are part of one, and is not looked for.
+ */
+static List *
+find_blockers(LeaseStore *store, const Waiter *waiter)
 {
 	text	   *resource = cstring_to_text_with_len(waiter->resource, waiter->resource_length);
+	List	   *leases;
+	List	   *blockers = NIL;
+	ListCell   *cell;
 
-	*blocker = (Blocker) {0};
-	if (store_probe(store, resource, EXCLUSIVE_SLOT) == PROBE_BUSY)
+	if (waiter->nresources > 1)
+		return NIL;
+
+	if (store_probe(store, resource, GATE_SLOT) == PROBE_BUSY)
 	{
+		Blocker    *blocker = palloc0(sizeof(Blocker));
+
 		blocker->pid = BackendXidGetPid(SubTransGetTopmostTransaction(store->busy.xid));
 		blocker->grant = store->busy.xid;
-		return blocker->pid != 0;
+		return blocker->pid != 0 ? list_make1(blocker) : NIL;
 	}
-	if (!current_holder(store, resource))
-		return false;
-	blocker->owner = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(store->lease.owner));
-	blocker->grant = store->lease.token;
-	return true;
+
+	leases = current_leases(store, resource);
+	if (waiter->mode == MODE_PERMIT && list_length(leases) > 1)
+		return NIL;
+	foreach(cell, leases)
+	{
+		Lease	   *lease = lfirst(cell);
+		Blocker    *blocker = palloc0(sizeof(Blocker));
+
+		blocker->owner = lease->owner;
+		blocker->grant = lease->token;
+		blockers = lappend(blockers, blocker);
+	}
+	return blockers;
 }
 
 /*
@@ -96,33 +117,39 @@ find_circle(LeaseStore *store, List *waiters, List **path, List **visited)
 {
 	Edge	   *start = linitial(*path);
 	Edge	   *end = llast(*path);
-	Blocker		blocker;
-	ListCell   *cell;
+	ListCell   *blocker_cell;
 
 	check_stack_depth();
 
-	if (!find_blocker(store, end->waiter, &blocker))
-		return false;
-	end->grant = blocker.grant;
-
-	if (is_blocker(start->waiter, &blocker))
-		return list_length(*path) > 1;
-
-	foreach(cell, waiters)
+	foreach(blocker_cell, find_blockers(store, end->waiter))
 	{
-		Waiter	   *waiter = lfirst(cell);
-		Edge	   *edge;
+		Blocker    *blocker = lfirst(blocker_cell);
+		ListCell   *cell;
 
-		if (!is_blocker(waiter, &blocker) || list_member_ptr(*visited, waiter))
+		end->grant = blocker->grant;
+		if (is_blocker(start->waiter, blocker))
+		{
+			if (list_length(*path) > 1)
+				return true;
 			continue;
+		}
 
-		edge = palloc0(sizeof(Edge));
-		edge->waiter = waiter;
-		*visited = lappend(*visited, waiter);
-		*path = lappend(*path, edge);
-		if (find_circle(store, waiters, path, visited))
-			return true;
-		*path = list_delete_last(*path);
+		foreach(cell, waiters)
+		{
+			Waiter	   *waiter = lfirst(cell);
+			Edge	   *edge;
+
+			if (!is_blocker(waiter, blocker) || list_member_ptr(*visited, waiter))
+				continue;
+
+			edge = palloc0(sizeof(Edge));
+			edge->waiter = waiter;
+			*visited = lappend(*visited, waiter);
+			*path = lappend(*path, edge);
+			if (find_circle(store, waiters, path, visited))
+				return true;
+			*path = list_delete_last(*path);
+		}
 	}
 	return false;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lease.c
- *		The rules: given what is stored and what is asked, what happens.
+ *		What becomes of a lease: released, renewed, handed over, purged.
  *
  * The store says what is committed now, plus what the own transaction did,
  * whatever snapshot the caller has. Every rule reads the clock after the last
@@ -20,14 +20,9 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "storage/proc.h"
-#include "tcop/pquery.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
-#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "wait.h"
@@ -57,22 +52,8 @@ lease_init(void)
 							NULL, NULL, NULL);
 }
 
-static bool
-is_owner(const Lease *lease, const text *owner)
-{
-	return lease->owner != NULL &&
-		VARSIZE_ANY_EXHDR(lease->owner) == VARSIZE_ANY_EXHDR(owner) &&
-		memcmp(VARDATA_ANY(lease->owner), VARDATA_ANY(owner), VARSIZE_ANY_EXHDR(owner)) == 0;
-}
-
-static bool
-is_held(const Lease *lease, TimestampTz now)
-{
-	return lease->owner != NULL && lease->expires_at > now;
-}
-
 /* May the current role act for the role that acquired the lease? */
-static bool
+bool
 may_act(const Lease *lease)
 {
 	return has_privs_of_role(GetUserId(), lease->holder);
@@ -101,234 +82,84 @@ require_holder_privileges(const Lease *lease)
  * A lease that is lost in a crash after its holder was told has two owners.
  * The opposite does no harm: a lost release keeps a lease until it expires.
  */
-static void
+void
 make_durable(void)
 {
 	if (durable)
 		ForceSyncCommit();
 }
 
-typedef enum GrantResult
-{
-	GRANTED,
-	REFUSED_HELD,				/* by somebody, until a time */
-	REFUSED_BUSY,				/* an open transaction has it */
-	REFUSED_QUEUE				/* free, but others have waited for longer */
-} GrantResult;
-
-typedef struct GrantOutcome
-{
-	GrantResult result;
-	TimestampTz held_until;		/* DT_NOEND unless REFUSED_HELD */
-} GrantOutcome;
-
-/* What it takes to grant a lease anew: a pin on one that was released protects nothing. */
-static LockTupleMode
-grant_lock(const Lease *lease)
-{
-	return lease->owner == NULL ? LockTupleNoKeyExclusive : LockTupleExclusive;
-}
-
-/*
- * Grant the lease unless somebody holds it. Never waits: what an open
- * transaction is changing counts as held.
- */
-static GrantOutcome
-try_grant(text *resource, int64 ttl, text *owner)
-{
-	LeaseStore *store = store_open(RowExclusiveLock);
-	GrantOutcome outcome = {REFUSED_BUSY, DT_NOEND};
-	Lease		lease = {
-		.resource = resource,
-		.slot = EXCLUSIVE_SLOT,
-		.owner = owner,
-		.holder = GetUserId()
-	};
-
-	for (;;)
-	{
-		ProbeResult found = store_probe(store, resource, EXCLUSIVE_SLOT);
-
-		CHECK_FOR_INTERRUPTS();
-
-		if (found == PROBE_BUSY)
-			break;
-		if (found == PROBE_FOUND && is_held(&store->lease, clock_now()))
-		{
-			outcome = (GrantOutcome) {REFUSED_HELD, store->lease.expires_at};
-			break;
-		}
-		if (!wait_is_my_turn(resource))
-		{
-			outcome.result = REFUSED_QUEUE;
-			break;
-		}
-
-		if (found == PROBE_FOUND)
-		{
-			RowLockResult locked = store_lock_row(store, grant_lock(&store->lease), LockWaitSkip);
-
-			if (locked == ROW_BUSY)
-				break;
-			if (locked == ROW_GONE)
-				continue;
-		}
-
-		lease.xid = GetTopFullTransactionId();
-		lease.token = store_next_token(store);
-		if (found == PROBE_FOUND && lease.token <= store->lease.token)
-			store_refuse_token(store);
-		lease.granted_at = clock_now();
-		lease.expires_at = lease.granted_at + ttl;
-
-		if (found == PROBE_FOUND)
-			store_update(store, &lease);
-		else if (!store_insert(store, &lease))
-			continue;
-
-		wait_note_change(resource, lease.expires_at);
-		make_durable();
-		outcome.result = GRANTED;
-		break;
-	}
-
-	store_close(store);
-	return outcome;
-}
-
-/*
- * Wait in the lock manager for the open transaction that has the lease. When
- * it has changed the lease, no table lock or snapshot of ours is held on to.
- */
+/* Turn the locked row into a tombstone that others get from then on. */
 static void
-wait_for_transaction(text *resource)
-{
-	bool		needs_snapshot = !ActiveSnapshotSet();
-	LeaseStore *store;
-	ProbeResult found;
-	BusyRow		busy;
-
-	if (needs_snapshot)
-		PushActiveSnapshot(GetTransactionSnapshot());
-
-	store = store_open(RowExclusiveLock);
-	found = store_probe(store, resource, EXCLUSIVE_SLOT);
-	busy = store->busy;
-	if (found == PROBE_FOUND && !is_held(&store->lease, clock_now()))
-		store_lock_row(store, grant_lock(&store->lease), LockWaitBlock);
-	store_close(store);
-
-	if (needs_snapshot)
-		PopActiveSnapshot();
-
-	if (found == PROBE_BUSY)
-		store_wait(busy);
-}
-
-/*
- * The same, but for no longer than it is worth. The server's lock_timeout does
- * it, in a subtransaction of which nothing remains, neither the error nor the
- * row lock.
- */
-static void
-wait_for_transaction_in_time(text *resource)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	int			lock_timeout = LockTimeout;
-	ErrorData  *volatile error = NULL;
-
-	wait_begin_lock();
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		LockTimeout = wait_lock_limit();
-		wait_for_transaction(resource);
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	LockTimeout = lock_timeout;
-	RollbackAndReleaseCurrentSubTransaction();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	wait_end_lock();
-
-	if (error != NULL && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-		ReThrowError(error);
-}
-
-/*
- * Grant the lease, waiting for it for at most so many microseconds, or for as
- * long as it takes when that is negative. Calls before_sleep, if given, each
- * time that it is going to wait.
- */
-bool
-acquire_lease(text *resource, int64 ttl, text *owner, int64 wait, void (*before_sleep) (void))
-{
-	GrantOutcome outcome = try_grant(resource, ttl, owner);
-	MemoryContext caller_context = CurrentMemoryContext;
-	MemoryContext look_context;
-
-	if (outcome.result == GRANTED || wait == 0)
-		return outcome.result == GRANTED;
-
-	/* A wait may be long; what a look needs must not add up. */
-	look_context = AllocSetContextCreate(caller_context, "lease wait", ALLOCSET_DEFAULT_SIZES);
-	MemoryContextSwitchTo(look_context);
-
-	wait_join(resource, owner, wait);
-	PG_TRY();
-	{
-		for (;;)
-		{
-			MemoryContextReset(look_context);
-			EnsurePortalSnapshotExists();	/* before_sleep() may have dropped it */
-			wait_begin_look();
-			outcome = try_grant(resource, ttl, owner);
-			if (outcome.result == GRANTED || wait_remaining() == 0)
-				break;
-
-			if (wait_is_long())
-				check_deadlock();
-
-			if (before_sleep != NULL)
-				before_sleep();
-			if (outcome.result == REFUSED_BUSY)
-				wait_for_transaction_in_time(resource);
-			else
-				wait_sleep(outcome.held_until);
-			wait_check_lock_timeout();
-		}
-	}
-	PG_CATCH();
-	{
-		wait_leave(false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	wait_leave(outcome.result == GRANTED);
-
-	MemoryContextSwitchTo(caller_context);
-	MemoryContextDelete(look_context);
-	return outcome.result == GRANTED;
-}
-
-/* Turn the locked row into a tombstone. */
-static void
-end_lease(LeaseStore *store)
+leave_tombstone(LeaseStore *store, TimestampTz free_at)
 {
 	Lease		lease = store->lease;
 
 	lease.owner = NULL;
-	lease.expires_at = Min(lease.expires_at, clock_now());
+	lease.expires_at = Min(lease.expires_at, free_at);
+	lease.holds = 0;
+	lease.lock_delay = 0;
+	lease.hold_until = DT_NOBEGIN;
+	lease.payload = (Datum) 0;
 	wait_note_change(lease.resource, lease.expires_at);
 	store_update(store, &lease);
+}
+
+/* The owner gives the lease back. It may have promised to keep it for longer. */
+static void
+end_lease(LeaseStore *store)
+{
+	leave_tombstone(store, Max(clock_now(), store->lease.hold_until));
+}
+
+/* Rows of one owner among the slots of a resource. */
+typedef struct OwnSlots
+{
+	const text *owner;
+	List	   *slots;			/* int list */
+} OwnSlots;
+
+/* SlotVisitor */
+static void
+note_own_slot(const Lease *lease, const BusyRow *busy, void *arg)
+{
+	OwnSlots   *own = arg;
+
+	if (is_owner(lease, own->owner))
+		own->slots = list_append_unique_int(own->slots, lease->slot);
+}
+
+/*
+ * Stand on the lease of this owner, as far as committed; false when there is
+ * none. It may have expired; of several, the latest one counts.
+ */
+static bool
+fetch_own_lease(LeaseStore *store, text *resource, const text *owner)
+{
+	OwnSlots	own = {.owner = owner};
+	ListCell   *cell;
+	int			slot = -1;
+	int64		token = 0;
+
+	if (store_fetch(store, resource, GATE_SLOT) && is_owner(&store->lease, owner))
+	{
+		if (is_held(&store->lease, clock_now()))
+			return true;
+		slot = GATE_SLOT;
+		token = store->lease.token;
+	}
+
+	store_visit_slots(store, resource, note_own_slot, &own);
+	foreach(cell, own.slots)
+	{
+		if (store_fetch(store, resource, lfirst_int(cell)) && is_owner(&store->lease, owner) &&
+			(slot < 0 || store->lease.token > token))
+		{
+			slot = store->lease.slot;
+			token = store->lease.token;
+		}
+	}
+	return slot >= 0 && store_fetch(store, resource, slot) && is_owner(&store->lease, owner);
 }
 
 /*
@@ -338,7 +169,7 @@ end_lease(LeaseStore *store)
 static bool
 find_own_lease(LeaseStore *store, text *resource, const text *owner, LockTupleMode mode)
 {
-	if (!store_fetch(store, resource, EXCLUSIVE_SLOT) || !is_owner(&store->lease, owner))
+	if (!fetch_own_lease(store, resource, owner))
 		return false;
 	require_holder_privileges(&store->lease);
 
@@ -351,7 +182,8 @@ find_own_lease(LeaseStore *store, text *resource, const text *owner, LockTupleMo
 
 /*
  * Release the lease if this owner was the last to take it, also when its time
- * ran out since. Waits for an open transaction that is changing it.
+ * ran out since. One that was acquired several times has to be released as
+ * often. Waits for an open transaction that is changing it.
  */
 bool
 release_lease(text *resource, const text *owner)
@@ -359,7 +191,14 @@ release_lease(text *resource, const text *owner)
 	LeaseStore *store = store_open(RowExclusiveLock);
 	bool		released = find_own_lease(store, resource, owner, LockTupleExclusive);
 
-	if (released)
+	if (released && store->lease.holds > 1 && is_held(&store->lease, clock_now()))
+	{
+		Lease		lease = store->lease;
+
+		lease.holds--;
+		store_update(store, &lease);
+	}
+	else if (released)
 		end_lease(store);
 
 	store_close(store);
@@ -424,7 +263,7 @@ renew_lease(text *resource, int64 ttl, const text *owner)
 			Lease		lease = store->lease;
 
 			lease.expires_at = Max(lease.expires_at, now + ttl);
-			wait_note_change(resource, lease.expires_at);
+			wait_note_change(resource, free_from(&lease));
 			store_update(store, &lease);
 			make_durable();
 			renewed = true;
@@ -436,13 +275,119 @@ renew_lease(text *resource, int64 ttl, const text *owner)
 }
 
 /*
- * Stand on the lease that somebody holds on the resource, as far as committed;
- * false when nobody does.
+ * Hand a held lease over to another owner, with a new token; false when this
+ * owner does not hold it. Waits like a release.
  */
 bool
-current_holder(LeaseStore *store, const text *resource)
+transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 {
-	return store_fetch(store, resource, EXCLUSIVE_SLOT) && is_held(&store->lease, clock_now());
+	LeaseStore *store = store_open(RowExclusiveLock);
+	bool		held = find_own_lease(store, resource, owner, LockTupleExclusive) &&
+		is_held(&store->lease, clock_now());
+
+	if (held)
+	{
+		Lease		lease = store->lease;
+
+		if (!is_owner(&lease, new_owner) && lease.slot != GATE_SLOT)
+		{
+			LeaseRequest request = {.resource = resource, .owner = new_owner, .permits = MAX_SLOT};
+
+			if (!claim_name(&request) || survey_slots(store, &request, NULL).own_slot > 0)
+				ereport(ERROR,
+						(errcode(ERRCODE_OBJECT_IN_USE),
+						 errmsg("new owner has a lease on \"%s\" already", text_to_cstring(resource)),
+						 errhint("An owner has at most one lease on a resource.")));
+			store_fetch(store, resource, lease.slot);
+			lease = store->lease;
+		}
+		lease.owner = new_owner;
+		lease.token = *token = store_next_token(store);
+		lease.granted_at = clock_now();
+		lease.holder = GetUserId();
+		lease.xid = GetTopFullTransactionId();
+		lease.holds = 1;
+		wait_note_change(resource, free_from(&lease));
+		store_update(store, &lease);
+		make_durable();
+	}
+
+	store_close(store);
+	return held;
+}
+
+/* SlotVisitor: slots that are not free. */
+static void
+note_taken_slot(const Lease *lease, const BusyRow *busy, void *arg)
+{
+	List	  **slots = arg;
+
+	if (busy != NULL || !is_free(lease, clock_now()))
+		*slots = list_append_unique_int(*slots, lease->slot);
+}
+
+/*
+ * Free the resource, whoever has it; false when it was free. Waits for open
+ * transactions that change or pin a lease on it, or that take a slot.
+ */
+bool
+break_leases(text *resource)
+{
+	LeaseStore *store = store_open(RowExclusiveLock);
+	List	   *slots = NIL;
+	ListCell   *cell;
+	bool		broken = false;
+
+	/* Once the gate is locked nobody comes in. */
+	if (store_fetch(store, resource, GATE_SLOT))
+		store_lock_row(store, LockTupleExclusive, LockWaitBlock);
+
+	store_visit_slots(store, resource, note_taken_slot, &slots);
+	slots = lappend_int(slots, GATE_SLOT);
+	foreach(cell, slots)
+	{
+		if (store_fetch(store, resource, lfirst_int(cell)) &&
+			!is_free(&store->lease, clock_now()) &&
+			store_lock_row(store, LockTupleExclusive, LockWaitBlock) == ROW_LOCKED &&
+			!is_free(&store->lease, clock_now()))
+		{
+			leave_tombstone(store, clock_now());
+			broken = true;
+		}
+	}
+
+	store_close(store);
+	return broken;
+}
+
+/* SlotVisitor: keep a copy of every lease that somebody holds. */
+static void
+note_held_lease(const Lease *lease, const BusyRow *busy, void *arg)
+{
+	List	  **leases = arg;
+	Lease	   *copy;
+
+	if (!is_held(lease, clock_now()) ||
+		(*leases != NIL && ((Lease *) llast(*leases))->slot == lease->slot))
+		return;
+
+	copy = palloc(sizeof(Lease));
+	*copy = *lease;
+	copy->owner = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(lease->owner));
+	*leases = lappend(*leases, copy);
+}
+
+/* List the leases that somebody holds on the resource. */
+List *
+current_leases(LeaseStore *store, const text *resource)
+{
+	List	   *leases = NIL;
+
+	if (store_fetch(store, resource, GATE_SLOT))
+		note_held_lease(&store->lease, NULL, &leases);
+	if (leases == NIL)
+		store_visit_slots(store, resource, note_held_lease, &leases);
+	return leases;
 }
 
 /* List who waits in this database, and for what. */
@@ -459,6 +404,7 @@ blocked_waiters(void)
 		Waiter	   *waiter = lfirst(cell);
 		text	   *resource = cstring_to_text_with_len(waiter->resource, waiter->resource_length);
 		BlockedWaiter *b = palloc0(sizeof(BlockedWaiter));
+		List	   *leases;
 		ListCell   *other;
 
 		b->waiter = waiter;
@@ -471,12 +417,13 @@ blocked_waiters(void)
 		}
 		b->position++;
 
-		if (store_probe(store, resource, EXCLUSIVE_SLOT) == PROBE_BUSY)
+		if (store_probe(store, resource, GATE_SLOT) == PROBE_BUSY)
 			b->busy_xid = store->busy.xid;
-		if (current_holder(store, resource))
+		leases = current_leases(store, resource);
+		if (leases != NIL)
 		{
-			b->holder_owner = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(store->lease.owner));
-			b->holder_role = store->lease.holder;
+			b->holder_owner = ((Lease *) linitial(leases))->owner;
+			b->holder_role = ((Lease *) linitial(leases))->holder;
 		}
 		blocked = lappend(blocked, b);
 	}
@@ -489,9 +436,8 @@ bool
 held_token(text *resource, const text *owner, int64 *token)
 {
 	LeaseStore *store = store_open(AccessShareLock);
-	bool		held;
+	bool		held = fetch_own_lease(store, resource, owner) && is_held(&store->lease, clock_now());
 
-	held = current_holder(store, resource) && is_owner(&store->lease, owner);
 	if (held)
 		*token = store->lease.token;
 
@@ -503,7 +449,7 @@ held_token(text *resource, const text *owner, int64 *token)
 static bool
 ended_before(const Lease *lease, const void *arg)
 {
-	return lease->expires_at <= *(const TimestampTz *) arg;
+	return is_free(lease, *(const TimestampTz *) arg);
 }
 
 /*
