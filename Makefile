@@ -15,6 +15,12 @@ OBJS = \
 	src/wait.o \
 	src/deadlock.o \
 	src/subxact.o \
+	src/assert.o \
+	src/pin.o \
+	src/guard.o \
+	src/template.o \
+	src/protect.o \
+	src/version.o \
 	src/clock.o
 DATA = $(wildcard sql/lease_lock--*.sql)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter
@@ -32,4 +38,4 @@ PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
 # PGXS tracks no dependencies unless the server was configured to.
-$(OBJS): src/lease_lock.h src/wait.h src/compat.h
+$(OBJS): $(wildcard src/*.h)

@@ -108,6 +108,7 @@ new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot)
 static GrantOutcome
 granted(const Lease *lease)
 {
+	pin_forget(lease->resource);
 	make_durable();
 	return (GrantOutcome) {
 		.result = GRANTED,

@@ -52,6 +52,15 @@ lease_init(void)
 							NULL, NULL, NULL);
 }
 
+/* Was the lease, when it was last granted, granted to the one who is meant? */
+bool
+is_claimed(const Lease *lease, const Claim *claim)
+{
+	return lease->owner != NULL &&
+		(claim->owner == NULL || is_owner(lease, claim->owner)) &&
+		(claim->token == NULL || lease->token == *claim->token);
+}
+
 /* May the current role act for the role that acquired the lease? */
 bool
 may_act(const Lease *lease)
@@ -60,7 +69,7 @@ may_act(const Lease *lease)
 }
 
 /* The owner's name alone is not enough to act on somebody else's lease. */
-static void
+void
 require_holder_privileges(const Lease *lease)
 {
 	const char *holder;
@@ -101,6 +110,7 @@ leave_tombstone(LeaseStore *store, TimestampTz free_at)
 	lease.lock_delay = 0;
 	lease.hold_until = DT_NOBEGIN;
 	lease.payload = (Datum) 0;
+	pin_forget(lease.resource);
 	wait_note_change(lease.resource, lease.expires_at);
 	store_update(store, &lease);
 }
@@ -112,36 +122,36 @@ end_lease(LeaseStore *store)
 	leave_tombstone(store, Max(clock_now(), store->lease.hold_until));
 }
 
-/* Rows of one owner among the slots of a resource. */
-typedef struct OwnSlots
+/* Slots with a lease of the one who is meant. */
+typedef struct ClaimedSlots
 {
-	const text *owner;
+	const Claim *claim;
 	List	   *slots;			/* int list */
-} OwnSlots;
+} ClaimedSlots;
 
 /* SlotVisitor */
 static void
-note_own_slot(const Lease *lease, const BusyRow *busy, void *arg)
+note_claimed_slot(const Lease *lease, const BusyRow *busy, void *arg)
 {
-	OwnSlots   *own = arg;
+	ClaimedSlots *claimed = arg;
 
-	if (is_owner(lease, own->owner))
-		own->slots = list_append_unique_int(own->slots, lease->slot);
+	if (is_claimed(lease, claimed->claim))
+		claimed->slots = list_append_unique_int(claimed->slots, lease->slot);
 }
 
 /*
- * Stand on the lease of this owner, as far as committed; false when there is
- * none. It may have expired; of several, the latest one counts.
+ * Stand on the lease of the one who is meant, as far as committed; false when
+ * there is none. It may have expired; of several, the latest one counts.
  */
-static bool
-fetch_own_lease(LeaseStore *store, text *resource, const text *owner)
+bool
+fetch_claimed_lease(LeaseStore *store, const text *resource, const Claim *claim)
 {
-	OwnSlots	own = {.owner = owner};
+	ClaimedSlots claimed = {.claim = claim};
 	ListCell   *cell;
 	int			slot = -1;
 	int64		token = 0;
 
-	if (store_fetch(store, resource, GATE_SLOT) && is_owner(&store->lease, owner))
+	if (store_fetch(store, resource, GATE_SLOT) && is_claimed(&store->lease, claim))
 	{
 		if (is_held(&store->lease, clock_now()))
 			return true;
@@ -149,31 +159,32 @@ fetch_own_lease(LeaseStore *store, text *resource, const text *owner)
 		token = store->lease.token;
 	}
 
-	store_visit_slots(store, resource, note_own_slot, &own);
-	foreach(cell, own.slots)
+	store_visit_slots(store, resource, note_claimed_slot, &claimed);
+	foreach(cell, claimed.slots)
 	{
-		if (store_fetch(store, resource, lfirst_int(cell)) && is_owner(&store->lease, owner) &&
+		if (store_fetch(store, resource, lfirst_int(cell)) && is_claimed(&store->lease, claim) &&
 			(slot < 0 || store->lease.token > token))
 		{
 			slot = store->lease.slot;
 			token = store->lease.token;
 		}
 	}
-	return slot >= 0 && store_fetch(store, resource, slot) && is_owner(&store->lease, owner);
+	return slot >= 0 && store_fetch(store, resource, slot) && is_claimed(&store->lease, claim);
 }
 
 /*
- * Stand on the row of a lease that this owner took and has not released, with
- * the row locked; false when there is none. Waits for whoever has the row.
+ * Stand on the row of a lease that the one who is meant took and has not
+ * released, with the row locked; false when there is none. Waits for whoever
+ * has the row.
  */
 static bool
-find_own_lease(LeaseStore *store, text *resource, const text *owner, LockTupleMode mode)
+find_own_lease(LeaseStore *store, const text *resource, const Claim *claim, LockTupleMode mode)
 {
-	if (!fetch_own_lease(store, resource, owner))
+	if (!fetch_claimed_lease(store, resource, claim))
 		return false;
 	require_holder_privileges(&store->lease);
 
-	if (store_lock_row(store, mode, LockWaitBlock) != ROW_LOCKED || !is_owner(&store->lease, owner))
+	if (store_lock_row(store, mode, LockWaitBlock) != ROW_LOCKED || !is_claimed(&store->lease, claim))
 		return false;
 	require_holder_privileges(&store->lease);	/* of whoever took it meanwhile */
 
@@ -181,15 +192,15 @@ find_own_lease(LeaseStore *store, text *resource, const text *owner, LockTupleMo
 }
 
 /*
- * Release the lease if this owner was the last to take it, also when its time
- * ran out since. One that was acquired several times has to be released as
+ * Release the lease if the one who is meant was the last to take it, also when
+ * its time ran out since. One that was acquired several times has to be released as
  * often. Waits for an open transaction that is changing it.
  */
 bool
-release_lease(text *resource, const text *owner)
+release_lease(const text *resource, const Claim *claim)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
-	bool		released = find_own_lease(store, resource, owner, LockTupleExclusive);
+	bool		released = find_own_lease(store, resource, claim, LockTupleExclusive);
 
 	if (released && store->lease.holds > 1 && is_held(&store->lease, clock_now()))
 	{
@@ -249,12 +260,12 @@ release_all_leases(const text *owner)
  * that is changing it, but not for one that only relies on it.
  */
 bool
-renew_lease(text *resource, int64 ttl, const text *owner)
+renew_lease(const text *resource, int64 ttl, const Claim *claim)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
 	bool		renewed = false;
 
-	if (find_own_lease(store, resource, owner, LockTupleNoKeyExclusive))
+	if (find_own_lease(store, resource, claim, LockTupleNoKeyExclusive))
 	{
 		TimestampTz now = clock_now();
 
@@ -282,7 +293,8 @@ bool
 transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
-	bool		held = find_own_lease(store, resource, owner, LockTupleExclusive) &&
+	Claim		claim = {.owner = owner};
+	bool		held = find_own_lease(store, resource, &claim, LockTupleExclusive) &&
 		is_held(&store->lease, clock_now());
 
 	if (held)
@@ -307,6 +319,7 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 		lease.holder = GetUserId();
 		lease.xid = GetTopFullTransactionId();
 		lease.holds = 1;
+		pin_forget(resource);
 		wait_note_change(resource, free_from(&lease));
 		store_update(store, &lease);
 		make_durable();
@@ -331,7 +344,7 @@ note_taken_slot(const Lease *lease, const BusyRow *busy, void *arg)
  * transactions that change or pin a lease on it, or that take a slot.
  */
 bool
-break_leases(text *resource)
+break_leases(const text *resource)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
 	List	   *slots = NIL;
@@ -433,10 +446,11 @@ blocked_waiters(void)
 
 /* Get the token of a lease that this owner holds; false when it does not. */
 bool
-held_token(text *resource, const text *owner, int64 *token)
+held_token(const text *resource, const text *owner, int64 *token)
 {
 	LeaseStore *store = store_open(AccessShareLock);
-	bool		held = fetch_own_lease(store, resource, owner) && is_held(&store->lease, clock_now());
+	Claim		claim = {.owner = owner};
+	bool		held = fetch_claimed_lease(store, resource, &claim) && is_held(&store->lease, clock_now());
 
 	if (held)
 		*token = store->lease.token;
@@ -469,6 +483,7 @@ purge_leases(void)
 
 		if (store_lock_row(store, LockTupleExclusive, LockWaitSkip) == ROW_LOCKED)
 		{
+			pin_forget(store->lease.resource);
 			store_delete(store);
 			purged++;
 		}

@@ -56,6 +56,20 @@ typedef struct Lease
 	Datum		payload;		/* jsonb; 0: none */
 } Lease;
 
+/* Whose lease is meant: that of an owner, that with a token, or both. */
+typedef struct Claim
+{
+	const text *owner;			/* NULL: whoever has the token */
+	const int64 *token;			/* NULL: whichever the owner has */
+} Claim;
+
+/* Which role needs the privileges of the one that acquired an asserted lease. */
+typedef enum AssertRole
+{
+	ASSERT_AS_CALLER,			/* the current one */
+	ASSERT_AS_SESSION			/* it, or the one that the session acts as */
+} AssertRole;
+
 /* Whose uncommitted change is in the way, and which speculative insert of it. */
 typedef struct BusyRow
 {
@@ -229,13 +243,29 @@ extern bool acquire_all(LeaseRequest *request, text **resources, int nresources,
 extern void lease_init(void);
 extern void make_durable(void);
 extern bool may_act(const Lease *lease);
-extern bool release_lease(text *resource, const text *owner);
+extern void require_holder_privileges(const Lease *lease);
+extern bool is_claimed(const Lease *lease, const Claim *claim);
+extern bool fetch_claimed_lease(LeaseStore *store, const text *resource, const Claim *claim);
+extern bool release_lease(const text *resource, const Claim *claim);
 extern int64 release_all_leases(const text *owner);
-extern bool renew_lease(text *resource, int64 ttl, const text *owner);
+extern bool renew_lease(const text *resource, int64 ttl, const Claim *claim);
 extern bool transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token);
-extern bool break_leases(text *resource);
+extern bool break_leases(const text *resource);
 extern List *current_leases(LeaseStore *store, const text *resource);
-extern bool held_token(text *resource, const text *owner, int64 *token);
+extern bool held_token(const text *resource, const text *owner, int64 *token);
 extern int64 purge_leases(void);
+
+/* assert.c: leases that a transaction relies on */
+extern int64 assert_lease(const text *resource, const Claim *claim, AssertRole role);
+
+/* pin.c: a memory of what the current transaction has asserted */
+extern void pin_init(void);
+extern const Lease *pin_find(const text *resource);
+extern void pin_remember(const Lease *lease);
+extern void pin_forget(const text *resource);
+extern uint64 pin_losses(void);
+
+/* guard.c: tables that refuse writes without a lease */
+extern void guard_init(void);
 
 #endif							/* LEASE_LOCK_H */
