@@ -12,6 +12,8 @@ OBJS = \
 	src/store.o \
 	src/wait.o \
 	src/deadlock.o \
+	src/purge.o \
+	src/worker.o \
 	src/clock.o
 DATA = $(wildcard sql/lease_lock--*.sql)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter
@@ -29,4 +31,4 @@ PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
 # PGXS tracks no dependencies unless the server was configured to.
-$(OBJS): src/lease_lock.h src/wait.h src/compat.h
+$(OBJS): src/lease_lock.h src/wait.h src/purge.h src/compat.h

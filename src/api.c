@@ -23,6 +23,7 @@
 #include "utils/tuplestore.h"
 
 #include "compat.h"
+#include "purge.h"
 #include "wait.h"
 
 /* Far from where timestamps end, whatever is added to the clock. */

@@ -30,10 +30,10 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
+#include "purge.h"
 #include "wait.h"
 
 static bool durable = true;
-static int	purge_after = 60;
 
 void
 lease_init(void)
@@ -46,15 +46,6 @@ lease_init(void)
 							 PGC_USERSET,
 							 0,
 							 NULL, NULL, NULL);
-
-	DefineCustomIntVariable("lease_lock.purge_after",
-							"Time that released and expired leases are kept before lease_purge() removes them.",
-							NULL,
-							&purge_after,
-							60, 0, INT_MAX,
-							PGC_USERSET,
-							GUC_UNIT_S,
-							NULL, NULL, NULL);
 }
 
 static bool
@@ -144,6 +135,7 @@ try_grant(text *resource, int64 ttl, text *owner)
 		.owner = owner,
 		.holder = GetUserId()
 	};
+	PurgePatience patience = {0};
 
 	for (;;)
 	{
@@ -151,6 +143,8 @@ try_grant(text *resource, int64 ttl, text *owner)
 
 		CHECK_FOR_INTERRUPTS();
 
+		if (found == PROBE_BUSY && purge_is_brief(store->busy.xid, &patience))
+			continue;
 		if (found == PROBE_BUSY)
 			break;
 		if (found == PROBE_FOUND && is_held(&store->lease, clock_now()))
@@ -168,9 +162,10 @@ try_grant(text *resource, int64 ttl, text *owner)
 		{
 			RowLockResult locked = store_lock_row(store, grant_lock(&store->lease), LockWaitSkip);
 
-			if (locked == ROW_BUSY)
+			/* It may be the purge worker that came first: see who it is. */
+			if (locked == ROW_BUSY && store_probe(store, resource, EXCLUSIVE_SLOT) == PROBE_FOUND)
 				break;
-			if (locked == ROW_GONE)
+			if (locked != ROW_LOCKED)
 				continue;
 		}
 
@@ -187,6 +182,7 @@ try_grant(text *resource, int64 ttl, text *owner)
 			continue;
 
 		wait_note_change(resource, lease.expires_at);
+		purge_note_grant();
 		make_durable();
 		outcome.result = GRANTED;
 		break;
@@ -497,37 +493,4 @@ held_token(text *resource, const text *owner, int64 *token)
 
 	store_close(store);
 	return held;
-}
-
-/* StoreFilter: what was released or expired before the time arg points to. */
-static bool
-ended_before(const Lease *lease, const void *arg)
-{
-	return lease->expires_at <= *(const TimestampTz *) arg;
-}
-
-/*
- * Remove what ended at least lease_lock.purge_after ago; returns how many
- * rows. Never waits: what somebody has locked is left for the next time.
- */
-int64
-purge_leases(void)
-{
-	LeaseStore *store = store_open(RowExclusiveLock);
-	TimestampTz limit = clock_now() - purge_after * USECS_PER_SEC;
-	int64		purged = 0;
-
-	while (store_next(store, ended_before, &limit))
-	{
-		CHECK_FOR_INTERRUPTS();
-
-		if (store_lock_row(store, LockTupleExclusive, LockWaitSkip) == ROW_LOCKED)
-		{
-			store_delete(store);
-			purged++;
-		}
-	}
-
-	store_close(store);
-	return purged;
 }

@@ -12,6 +12,7 @@
 #include "fmgr.h"
 #include "utils/guc.h"
 
+#include "purge.h"
 #include "wait.h"
 
 PG_MODULE_MAGIC;
@@ -24,6 +25,8 @@ _PG_init(void)
 	store_init();
 	lease_init();
 	wait_init();
+	purge_init();
+	worker_init();
 
 	MarkGUCPrefixReserved("lease_lock");
 }

@@ -60,9 +60,17 @@ typedef struct LeaseStore
 	Lease		lease;
 	TableScanDesc scan;			/* of store_next(), with its snapshot */
 	Snapshot	scan_snapshot;
+	bool		scans_range;	/* not the whole table */
 } LeaseStore;
 
 typedef bool (*StoreFilter) (const Lease *lease, const void *arg);
+
+typedef enum StoreOpening
+{
+	STORE_OPEN,
+	STORE_ABSENT,				/* no extension, as far as committed */
+	STORE_LOCKED				/* somebody alters or maintains the table */
+} StoreOpening;
 
 typedef enum ProbeResult
 {
@@ -86,6 +94,7 @@ extern bool interval_to_usecs(const Interval *interval, int64 *usecs);
 /* store.c: the lock table */
 extern void store_init(void);
 extern LeaseStore *store_open(LOCKMODE lockmode);
+extern StoreOpening store_open_if_free(LOCKMODE lockmode, LeaseStore **store);
 extern void store_close(LeaseStore *store);
 extern ProbeResult store_probe(LeaseStore *store, const text *resource, int16 slot);
 extern bool store_fetch(LeaseStore *store, const text *resource, int16 slot);
@@ -95,7 +104,8 @@ extern int64 store_next_token(LeaseStore *store);
 extern void store_refuse_token(LeaseStore *store);
 extern bool store_insert(LeaseStore *store, const Lease *lease);
 extern void store_update(LeaseStore *store, const Lease *lease);
-extern void store_delete(LeaseStore *store);
+extern bool store_delete_if_free(LeaseStore *store);
+extern void store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber count);
 extern bool store_next(LeaseStore *store, StoreFilter wanted, const void *arg);
 
 /* lease.c: the rules */
@@ -106,6 +116,5 @@ extern int64 release_all_leases(const text *owner);
 extern bool renew_lease(text *resource, int64 ttl, const text *owner);
 extern bool current_holder(LeaseStore *store, const text *resource);
 extern bool held_token(text *resource, const text *owner, int64 *token);
-extern int64 purge_leases(void);
 
 #endif							/* LEASE_LOCK_H */
