@@ -173,19 +173,42 @@ nap(int64 usecs)
 	}
 }
 
-/*
- * Is nobody about to drop, copy or rename the database? Who does has a lock on
- * it, which keeps new sessions out, and waits for the others to leave.
- */
-static bool
-may_enter(Oid database)
+static LOCKTAG
+database_tag(Oid database)
 {
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
-	if (LockAcquire(&tag, RowExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+	return tag;
+}
+
+/*
+ * Is nobody about to drop, copy or rename the database? Who does has a lock on
+ * it, which keeps new sessions out, and waits for the others to leave. If so,
+ * nobody can begin to until our lock is released.
+ */
+static bool
+lock_database(Oid database)
+{
+	LOCKTAG		tag = database_tag(database);
+
+	return LockAcquire(&tag, RowExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+static void
+unlock_database(Oid database)
+{
+	LOCKTAG		tag = database_tag(database);
+
+	LockRelease(&tag, RowExclusiveLock, true);
+}
+
+static bool
+may_stay(void)
+{
+	if (!lock_database(MyDatabaseId))
 		return false;
-	LockRelease(&tag, RowExclusiveLock, false);
+	unlock_database(MyDatabaseId);
 	return true;
 }
 
@@ -231,7 +254,7 @@ visit(BlockNumber first_block)
 		int64		batch_begun_at = clock_monotonic();
 
 		begin_transaction();
-		if (may_enter(MyDatabaseId))
+		if (may_stay())
 			batch = purge_batch(batch.next_block);
 		else
 			batch.result = VISIT_LOCKED;
@@ -255,9 +278,9 @@ override_settings(void)
 	static const char *const settings[][2] = {
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},
-		{"statement_timeout", "0"},
-		{"idle_in_transaction_session_timeout", "0"},
-		{"idle_session_timeout", "0"},
+#if PG_VERSION_NUM >= 170000
+		{"transaction_timeout", "0"},
+#endif
 		{"lock_timeout", "1s"},
 		/* What a crash undoes the next visit does again. */
 		{"synchronous_commit", "off"}
@@ -305,8 +328,15 @@ lease_purge_worker_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
+	/* To be kept out of a database that is being dropped is a fatal error. */
+	if (!lock_database(order.database))
+	{
+		report->result = VISIT_LOCKED;
+		return;
+	}
 	override_settings();
 	BackgroundWorkerInitializeConnectionByOid(order.database, InvalidOid, 0);
+	unlock_database(order.database);
 
 	context = CurrentMemoryContext;
 	PG_TRY();
@@ -337,11 +367,39 @@ lease_purge_worker_main(Datum arg)
 
 /* --- the launcher ------------------------------------------------------------ */
 
-/* A server that can be read but not connected to: being dropped, or closed. */
+/* Can sessions connect to it? Not if it was dropped by half. */
 static bool
 is_open(Form_pg_database database)
 {
 	return database->datallowconn && database->datconnlimit != DATCONNLIMIT_INVALID_DB;
+}
+
+/* Is the database still there, and are sessions let in? */
+static bool
+may_enter(Oid database)
+{
+	Relation	catalog;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	begin_transaction();
+	if (lock_database(database))
+	{
+		catalog = table_open(DatabaseRelationId, AccessShareLock);
+		scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
+		while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+		{
+			Form_pg_database row = (Form_pg_database) GETSTRUCT(tuple);
+
+			found = row->oid == database && is_open(row);
+		}
+		systable_endscan(scan);
+		table_close(catalog, AccessShareLock);
+		unlock_database(database);
+	}
+	end_transaction();
+	return found;
 }
 
 /* Bring the list of databases up to date. */
@@ -510,16 +568,11 @@ visit_database(Database *database)
 {
 	VisitReport *report = &purge_state->report;
 	BackgroundWorkerHandle *worker;
-	bool		is_free;
-
-	begin_transaction();
-	is_free = may_enter(database->oid);
-	end_transaction();
 
 	database->visited = true;
 	database->visited_at = round_begun_at;
 	database->result = VISIT_LOCKED;
-	if (!is_free)
+	if (!may_enter(database->oid))
 		return;
 
 	if (!start_worker(database, &worker))
