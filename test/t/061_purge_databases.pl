@@ -11,22 +11,56 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use PurgeTest;
 use Test::More;
+use WaitTest qw(answer becomes continue_backend look send_sql stop_backend);
 
-# Enough for visits to follow upon each other for longer than the five seconds
-# that CREATE, ALTER and DROP DATABASE wait for others to leave.
-my $many = 300_000;
+# Far more than one batch of the worker.
+my $many = 50_000;
 
 my $node = start_purging_node('databases', "max_wal_size = 4GB\nfsync = off\n");
 my $psql = sub { return $node->safe_psql('postgres', shift) };
 
-# Put the worker to long work in a database, and wait until it is there.
-sub keep_busy
+# Give the worker much to do in a database, and stop it in the middle.
+sub stop_worker_in
 {
 	my ($dbname) = @_;
+	my $pid;
 
-	add_ended($node, $dbname, $many);
-	$node->poll_query_until('postgres', 'SELECT count(*) = 1 FROM pg_stat_activity WHERE ' . worker_in($dbname))
-	  or die "no worker in $dbname";
+	for my $attempt (1 .. 100)
+	{
+		add_ended($node, $dbname, $many);
+		for my $look (1 .. 1000)
+		{
+			last if $pid = look($node, 'SELECT pid FROM pg_stat_activity WHERE ' . worker_in($dbname));
+		}
+		next if !$pid || !eval { stop_backend($pid); 1 };
+		return $pid if $node->safe_psql($dbname, 'SELECT count(*) ' . ended()) > $many / 2;
+		continue_backend($pid);
+		$node->safe_psql($dbname, 'TRUNCATE lease_lock');
+	}
+	die "no worker in $dbname";
+}
+
+# Run a statement that wants the database for itself, while the worker is in
+# it; the worker goes on when the statement has begun to wait for it to leave.
+# It leaves before all is done, as is seen in the database named last.
+sub run_beside_worker
+{
+	my ($dbname, $statement, $afterwards) = @_;
+	my $worker = stop_worker_in($dbname);
+	my $session = open_session($node);
+
+	set_and_reload($node, 'lease_lock.purge_interval', '0');
+	send_sql($session, $statement);
+	becomes($node, q{SELECT count(*) FROM pg_locks WHERE locktype = 'object' AND classid = 'pg_database'::regclass
+			AND mode IN ('ShareLock', 'AccessExclusiveLock') AND granted}
+		. " AND objid = (SELECT oid FROM pg_database WHERE datname = '$dbname')",
+		'1', "$statement: begins while the worker is there");
+	continue_backend($worker);
+	is(answer($session), '', "$statement: succeeds");
+	$session->quit;
+	cmp_ok($node->safe_psql($afterwards, 'SELECT count(*) ' . ended()), '>', $many / 4, "$statement: the worker left")
+	  if $afterwards;
+	set_and_reload($node, 'lease_lock.purge_interval', '100ms');
 	return;
 }
 
@@ -48,26 +82,20 @@ add_database($node, 'template');
 $psql->('ALTER DATABASE template ALLOW_CONNECTIONS false');
 $psql->(q{SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = 'template'});
 $psql->('ALTER DATABASE template ALLOW_CONNECTIONS true');
-keep_busy('template');
-$psql->('CREATE DATABASE copy TEMPLATE template');
-pass('a database is copied while the worker is in it');
-cmp_ok($node->safe_psql('copy', 'SELECT count(*) ' . ended()), '>', 0, 'the copy has leases that ended');
+run_beside_worker('template', 'CREATE DATABASE copy TEMPLATE template', 'copy');
 is_purged($node, 'copy', 'in the copy');
 is_purged($node, 'template', 'in the one copied');
 
-keep_busy('copy');
-$psql->('ALTER DATABASE copy RENAME TO "re ""named"');
-pass('a database is renamed while the worker is in it');
+run_beside_worker('copy', 'ALTER DATABASE copy RENAME TO "re ""named"', 're "named');
 is_purged($node, 're "named', 'renamed');
 
-keep_busy('template');
-$psql->('DROP DATABASE template');
-pass('a database is dropped while the worker is in it');
+run_beside_worker('template', 'DROP DATABASE template');
 
 # A database that is closed while there is work, and opened again.
 add_database($node, 'closed');
-keep_busy('closed');
+my $worker = stop_worker_in('closed');
 $psql->('ALTER DATABASE closed ALLOW_CONNECTIONS false');
+continue_backend($worker);
 becomes_true($node, 'postgres', 'SELECT count(*) = 0 FROM pg_stat_activity WHERE ' . worker_in('closed'), 'closed: the worker leaves');
 add_ended($node, 'postgres', 10);
 is_purged($node, 'postgres', 'the others go on');
@@ -99,10 +127,9 @@ foreach my $statement (
 {
 	$node->safe_psql('closed', 'CREATE SCHEMA IF NOT EXISTS other');
 	$session->query_safe("BEGIN; $statement");
-	my $seen = $psql->('SELECT clock_timestamp()');
 	add_ended($node, 'postgres', 10);
 	becomes_true($node, 'postgres',
-		q{SELECT count(*) = 0 } . ended() , "$statement: other databases are purged");
+		q{SELECT count(*) = 0 } . ended(), "$statement: other databases are purged");
 	is($psql->('SELECT count(*) FROM pg_locks WHERE NOT granted'), 0, "$statement: nobody waits");
 	$session->query_safe('ROLLBACK');
 	add_ended($node, 'closed', 10);
@@ -111,7 +138,8 @@ foreach my $statement (
 
 # Statements that need the table for themselves get it, although there is
 # always a worker that has it again in a moment.
-keep_busy('closed');
+$worker = stop_worker_in('closed');
+continue_backend($worker);
 $session->query_safe("SET lock_timeout = '10s'");
 $session->query_safe($_)
   foreach 'VACUUM FULL lease_lock', 'REINDEX TABLE CONCURRENTLY lease_lock', 'ALTER EXTENSION lease_lock UPDATE',

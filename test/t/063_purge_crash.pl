@@ -41,8 +41,9 @@ sub kill_process
 		die "$pid was killed, but the server is still there" if $attempts-- == 0;
 		usleep(10_000);
 	}
-	eval { $observer->quit };
-	$node->poll_query_until('postgres', 'SELECT true') or die 'the server does not come back';
+	eval { $observer->{run}->finish };
+	# No query, or psql may be gone before it could be sent.
+	$node->poll_query_until('postgres', undef, '') or die 'the server does not come back';
 	return;
 }
 
