@@ -97,10 +97,11 @@ store_init(void)
 	CacheRegisterRelcacheCallback(forget_objects, (Datum) 0);
 }
 
-/* Get the OID of a relation of the extension, which may be invalid itself. */
+/* Get the OID of a relation of the extension. */
 static Oid
-relation_of(Oid extension, const char *name)
+extension_relation(const char *name)
 {
+	Oid			extension = get_extension_oid("lease_lock", true);
 	Oid			relid = InvalidOid;
 
 	if (OidIsValid(extension))
@@ -111,13 +112,6 @@ relation_of(Oid extension, const char *name)
 				 errmsg("relation \"%s\" of extension \"lease_lock\" does not exist", name),
 				 errhint("Run CREATE EXTENSION lease_lock in this database.")));
 	return relid;
-}
-
-/* Get the OID of a relation of the extension. */
-static Oid
-extension_relation(const char *name)
-{
-	return relation_of(get_extension_oid("lease_lock", true), name);
 }
 
 static void
@@ -250,7 +244,16 @@ store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
 	if (!OidIsValid(extension))
 		return STORE_ABSENT;
 
-	relid = relation_of(extension, "lease_lock");
+	relid = get_relname_relid("lease_lock", get_extension_schema(extension));
+	if (!OidIsValid(relid))
+	{
+		/* It may have been dropped, or moved, between the two look-ups. */
+		AcceptInvalidationMessages();
+		InvalidateCatalogSnapshot();
+		if (!OidIsValid(get_extension_oid("lease_lock", true)))
+			return STORE_ABSENT;
+		relid = extension_relation("lease_lock");
+	}
 	if (!ConditionalLockRelationOid(relid, lockmode))
 		return STORE_LOCKED;
 
