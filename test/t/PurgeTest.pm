@@ -59,7 +59,8 @@ sub add_ended
 	$node->safe_psql($dbname, qq{
 		INSERT INTO lease_lock (resource, owner, token, granted_at, expires_at, holder, xid)
 		SELECT 'ended ' || n, 'o', 0, t, t, 10, pg_current_xact_id()
-		FROM generate_series(1, $count) AS n, CAST('2000-01-01' AS timestamptz) AS t;
+		FROM generate_series(1, $count) AS n, CAST('2000-01-01' AS timestamptz) AS t
+		ON CONFLICT DO NOTHING;
 		SELECT lease_acquire('held', '1 day', 'o');
 	});
 	return;
