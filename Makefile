@@ -21,6 +21,8 @@ OBJS = \
 	src/template.o \
 	src/protect.o \
 	src/version.o \
+	src/purge.o \
+	src/worker.o \
 	src/clock.o
 DATA = $(wildcard sql/lease_lock--*.sql)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter

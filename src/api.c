@@ -25,6 +25,7 @@
 #include "utils/tuplestore.h"
 
 #include "compat.h"
+#include "purge.h"
 #include "wait.h"
 
 /* Names in an array. */

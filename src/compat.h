@@ -28,6 +28,8 @@
 #define SO_NONE 0
 #define table_beginscan(table, snapshot, nkeys, keys, flags) \
 	table_beginscan(table, snapshot, nkeys, keys)
+#define table_beginscan_tidrange(table, snapshot, from, to, flags) \
+	table_beginscan_tidrange(table, snapshot, from, to)
 #define table_tuple_update(table, tid, row, cid, options, snapshot, check, wait, failure, mode, indexes) \
 	table_tuple_update(table, tid, row, cid, snapshot, check, wait, failure, mode, indexes)
 #define table_tuple_delete(table, tid, cid, options, snapshot, check, wait, failure) \
@@ -72,6 +74,16 @@
 #if PG_VERSION_NUM < 170000
 #include "access/transam.h"
 #define TransamVariables ShmemVariableCache
+#endif
+
+/* 19: a worker that goes when its database is to be dropped or copied. */
+#ifndef BGWORKER_INTERRUPTIBLE
+#define BGWORKER_INTERRUPTIBLE 0
+#endif
+
+/* 15.4: marks a database that was dropped by half. */
+#ifndef DATCONNLIMIT_INVALID_DB
+#define DATCONNLIMIT_INVALID_DB -2
 #endif
 
 /* 17: numbers of processes got a name of their own, and so can wait events. */

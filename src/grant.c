@@ -30,6 +30,7 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
+#include "purge.h"
 #include "wait.h"
 
 static GrantOutcome
@@ -109,6 +110,7 @@ static GrantOutcome
 granted(const Lease *lease)
 {
 	pin_forget(lease->resource);
+	purge_note_grant();
 	make_durable();
 	return (GrantOutcome) {
 		.result = GRANTED,
@@ -420,6 +422,8 @@ choose_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avo
 		else
 			*outcome = try_again(store, request);
 	}
+	else if (survey.free_slot == 0 && TransactionIdIsValid(survey.purger.xid))
+		*outcome = refused_by_transaction(survey.purger);
 	else if (survey.taken >= request->permits)
 		*outcome = refused_by_slots(&survey, survey.first_free_at);
 	else if (survey.free_slot == 0 && *gate == PROBE_BUSY)
@@ -494,6 +498,24 @@ try_slot(LeaseStore *store, const LeaseRequest *request)
 }
 
 /*
+ * Was it only the purge worker that was in the way? Then it has waited for a
+ * moment: nobody has the lease, and nobody is to be refused because of it.
+ */
+static bool
+purge_was_in_the_way(LeaseStore *store, const LeaseRequest *request, const GrantOutcome *outcome,
+					 PurgePatience *patience)
+{
+	BusyRow		busy = outcome->busy;
+
+	if (outcome->result != REFUSED_BUSY)
+		return false;
+	if (!TransactionIdIsValid(busy.xid) &&
+		store_probe(store, request->resource, outcome->locked_slot) == PROBE_BUSY)
+		busy = store->busy;
+	return TransactionIdIsValid(busy.xid) && purge_is_brief(busy.xid, patience);
+}
+
+/*
  * Grant the first lease that can be had now, in the order given; the request
  * then names it. Never waits.
  */
@@ -506,9 +528,13 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 
 	for (int i = 0; i < nresources && outcome.result != GRANTED; i++)
 	{
+		PurgePatience patience = {0};
+
 		request->resource = resources[i];
-		outcome = request->mode == MODE_EXCLUSIVE ?
-			try_exclusive(store, request) : try_slot(store, request);
+		do
+			outcome = request->mode == MODE_EXCLUSIVE ?
+				try_exclusive(store, request) : try_slot(store, request);
+		while (purge_was_in_the_way(store, request, &outcome, &patience));
 		look_at = Min(look_at, outcome.held_until);
 	}
 	store_close(store);

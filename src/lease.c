@@ -28,7 +28,6 @@
 #include "wait.h"
 
 static bool durable = true;
-static int	purge_after = 60;
 
 void
 lease_init(void)
@@ -41,15 +40,6 @@ lease_init(void)
 							 PGC_USERSET,
 							 0,
 							 NULL, NULL, NULL);
-
-	DefineCustomIntVariable("lease_lock.purge_after",
-							"Time that released and expired leases are kept before lease_purge() removes them.",
-							NULL,
-							&purge_after,
-							60, 0, INT_MAX,
-							PGC_USERSET,
-							GUC_UNIT_S,
-							NULL, NULL, NULL);
 }
 
 /* Was the lease, when it was last granted, granted to the one who is meant? */
@@ -457,38 +447,4 @@ held_token(const text *resource, const text *owner, int64 *token)
 
 	store_close(store);
 	return held;
-}
-
-/* StoreFilter: what was released or expired before the time arg points to. */
-static bool
-ended_before(const Lease *lease, const void *arg)
-{
-	return is_free(lease, *(const TimestampTz *) arg);
-}
-
-/*
- * Remove what ended at least lease_lock.purge_after ago; returns how many
- * rows. Never waits: what somebody has locked is left for the next time.
- */
-int64
-purge_leases(void)
-{
-	LeaseStore *store = store_open(RowExclusiveLock);
-	TimestampTz limit = clock_now() - purge_after * USECS_PER_SEC;
-	int64		purged = 0;
-
-	while (store_next(store, ended_before, &limit))
-	{
-		CHECK_FOR_INTERRUPTS();
-
-		if (store_lock_row(store, LockTupleExclusive, LockWaitSkip) == ROW_LOCKED)
-		{
-			pin_forget(store->lease.resource);
-			store_delete(store);
-			purged++;
-		}
-	}
-
-	store_close(store);
-	return purged;
 }

@@ -12,6 +12,7 @@
 #include "fmgr.h"
 #include "utils/guc.h"
 
+#include "purge.h"
 #include "wait.h"
 
 PG_MODULE_MAGIC;
@@ -26,6 +27,8 @@ _PG_init(void)
 	wait_init();
 	pin_init();
 	guard_init();
+	purge_init();
+	worker_init();
 
 	MarkGUCPrefixReserved("lease_lock");
 }

@@ -95,6 +95,7 @@ typedef struct LeaseStore
 	Lease		lease;
 	TableScanDesc scan;			/* of store_next(), with its snapshot */
 	Snapshot	scan_snapshot;
+	bool		scans_range;	/* not the whole table */
 } LeaseStore;
 
 typedef bool (*StoreFilter) (const Lease *lease, const void *arg);
@@ -107,6 +108,13 @@ typedef bool (*InsertCheck) (LeaseStore *store, void *arg);
  * is changing it, or is making it.
  */
 typedef void (*SlotVisitor) (const Lease *lease, const BusyRow *busy, void *arg);
+
+typedef enum StoreOpening
+{
+	STORE_OPEN,
+	STORE_ABSENT,				/* no extension, as far as committed */
+	STORE_LOCKED				/* somebody alters or maintains the table */
+} StoreOpening;
 
 typedef enum ProbeResult
 {
@@ -134,6 +142,7 @@ extern ErrorData *run_subtransaction(SubtransactionWork work, void *arg);
 /* store.c: the lock table */
 extern void store_init(void);
 extern LeaseStore *store_open(LOCKMODE lockmode);
+extern StoreOpening store_open_if_free(LOCKMODE lockmode, LeaseStore **store);
 extern void store_close(LeaseStore *store);
 extern void store_forget_row(LeaseStore *store);
 extern ProbeResult store_probe(LeaseStore *store, const text *resource, int16 slot);
@@ -147,7 +156,8 @@ extern int64 store_next_token(LeaseStore *store);
 extern void store_refuse_token(LeaseStore *store);
 extern bool store_insert(LeaseStore *store, const Lease *lease, InsertCheck check, void *arg);
 extern void store_update(LeaseStore *store, const Lease *lease);
-extern void store_delete(LeaseStore *store);
+extern bool store_delete_if_free(LeaseStore *store);
+extern void store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber count);
 extern bool store_next(LeaseStore *store, StoreFilter wanted, const void *arg);
 
 /* What is asked for. */
@@ -197,6 +207,7 @@ typedef struct SlotSurvey
 	TimestampTz first_free_at;	/* of the taken ones */
 	TimestampTz last_free_at;
 	BusyRow		busy;			/* open transaction that has one of them */
+	BusyRow		purger;			/* that removes the row of a free one */
 	text	   *holder;			/* owner of one of them, as far as committed */
 	Oid			holder_role;
 } SlotSurvey;
@@ -253,7 +264,6 @@ extern bool transfer_lease(text *resource, const text *owner, text *new_owner, i
 extern bool break_leases(const text *resource);
 extern List *current_leases(LeaseStore *store, const text *resource);
 extern bool held_token(const text *resource, const text *owner, int64 *token);
-extern int64 purge_leases(void);
 
 /* assert.c: leases that a transaction relies on */
 extern int64 assert_lease(const text *resource, const Claim *claim, AssertRole role);

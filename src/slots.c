@@ -32,7 +32,7 @@
 #include "utils/builtins.h"
 
 #include "compat.h"
-#include "lease_lock.h"
+#include "purge.h"
 
 /* What the visitor of the slots keeps in mind. */
 typedef struct Search
@@ -116,6 +116,12 @@ look_at_slot(const Lease *lease, const BusyRow *busy, void *arg)
 	if (busy == NULL && is_free(lease, search->now))
 	{
 		offer_used(search, lease);
+		return;
+	}
+
+	if (busy != NULL && purge_has(busy->xid))
+	{
+		survey->purger = *busy;
 		return;
 	}
 

@@ -192,24 +192,14 @@ open_primary_key(Relation table, LOCKMODE lockmode)
 	return index;
 }
 
-/*
- * Open the lock table, whichever it is by the time that we have its lock. The
- * caller runs inside a statement, with its snapshot active.
- */
-LeaseStore *
-store_open(LOCKMODE lockmode)
+/* Make a store of the lock table, which is open and locked. */
+static LeaseStore *
+make_store(Relation table, LOCKMODE lockmode)
 {
 	LeaseStore *store = palloc0(sizeof(LeaseStore));
-	Oid			relid;
+	Oid			relid = RelationGetRelid(table);
 
-	do
-	{
-		relid = OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock");
-		store->table = try_table_open(relid, lockmode);
-		if (store->table == NULL)
-			table_oid = InvalidOid; /* dropped meanwhile; there may be a new one */
-	} while (store->table == NULL);
-
+	store->table = table;
 	if (relid != table_oid || !OidIsValid(sequence_oid))
 	{
 		/* From here on news of a change clears it; then look again next time. */
@@ -225,6 +215,64 @@ store_open(LOCKMODE lockmode)
 	store->lockmode = lockmode;
 	store->row = table_slot_create(store->table, NULL);
 	return store;
+}
+
+/*
+ * Open the lock table, whichever it is by the time that we have its lock. The
+ * caller runs inside a statement, with its snapshot active.
+ */
+LeaseStore *
+store_open(LOCKMODE lockmode)
+{
+	Relation	table;
+
+	do
+	{
+		table = try_table_open(OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock"),
+							   lockmode);
+		if (table == NULL)
+			table_oid = InvalidOid; /* dropped meanwhile; there may be a new one */
+	} while (table == NULL);
+
+	return make_store(table, lockmode);
+}
+
+/*
+ * The same, but wait for nobody, be it that the table is locked or that the
+ * extension is not there, or not yet; then there is no store.
+ */
+StoreOpening
+store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
+{
+	Oid			extension = get_extension_oid("lease_lock", true);
+	Oid			relid;
+	Relation	table;
+
+	if (!OidIsValid(extension))
+		return STORE_ABSENT;
+
+	relid = get_relname_relid("lease_lock", get_extension_schema(extension));
+	if (!OidIsValid(relid))
+	{
+		/* It may have been dropped, or moved, between the two look-ups. */
+		AcceptInvalidationMessages();
+		InvalidateCatalogSnapshot();
+		if (!OidIsValid(get_extension_oid("lease_lock", true)))
+			return STORE_ABSENT;
+		relid = extension_relation("lease_lock");
+	}
+	if (!ConditionalLockRelationOid(relid, lockmode))
+		return STORE_LOCKED;
+
+	table = try_table_open(relid, NoLock);
+	if (table == NULL)
+	{
+		UnlockRelationOid(relid, lockmode);
+		return STORE_LOCKED;	/* until just now, by who dropped it */
+	}
+
+	*store = make_store(table, lockmode);
+	return STORE_OPEN;
 }
 
 /*
@@ -505,6 +553,28 @@ store_fetch(LeaseStore *store, const text *resource, int16 slot)
 	return found;
 }
 
+/* Have store_next() look only at so many blocks of the table. */
+void
+store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber count)
+{
+	ItemPointerData from;
+	ItemPointerData to;
+
+	ItemPointerSet(&from, first, 0);
+	ItemPointerSet(&to, first + (count - 1), PG_UINT16_MAX);
+	store->scan_snapshot = RegisterSnapshot(GetLatestSnapshot());
+	store->scan = table_beginscan_tidrange(store->table, SnapshotAny, &from, &to, SO_NONE);
+	store->scans_range = true;
+}
+
+static bool
+next_row(LeaseStore *store)
+{
+	return store->scans_range ?
+		table_scan_getnextslot_tidrange(store->scan, ForwardScanDirection, store->row) :
+		table_scan_getnextslot(store->scan, ForwardScanDirection, store->row);
+}
+
 /*
  * Go on to the next row, in no order, that is committed now (when the scan
  * begins) and wanted; false when there are no more. Rows that are written
@@ -519,7 +589,7 @@ store_next(LeaseStore *store, StoreFilter wanted, const void *arg)
 		store->scan = table_beginscan(store->table, SnapshotAny, 0, NULL, SO_NONE);
 	}
 
-	while (table_scan_getnextslot(store->scan, ForwardScanDirection, store->row))
+	while (next_row(store))
 	{
 		CHECK_FOR_INTERRUPTS();
 		read_row(store);
@@ -753,17 +823,35 @@ store_update(LeaseStore *store, const Lease *lease)
 	finish_write(store);
 }
 
-/* Delete the row that the store stands on and has locked. */
-void
-store_delete(LeaseStore *store)
+static TM_Result
+delete_row(LeaseStore *store, LockWaitPolicy policy)
 {
 	TM_FailureData failure;
-	TM_Result	result;
 
-	result = table_tuple_delete(store->table, &store->row->tts_tid, GetCurrentCommandId(true), 0,
-								GetActiveSnapshot(), InvalidSnapshot, true, &failure);
-	if (result != TM_Ok)
-		elog(ERROR, "could not delete a locked row of the lock table: %d", (int) result);
+	return table_tuple_delete(store->table, &store->row->tts_tid, GetCurrentCommandId(true), 0,
+							  GetActiveSnapshot(), InvalidSnapshot, policy == LockWaitBlock, &failure);
+}
+
+/*
+ * Delete the row that the store stands on, unless somebody else has it or it
+ * changed meanwhile; then false. A row that nobody has is deleted without the
+ * detour of a row lock, which would be written to the log, too.
+ */
+bool
+store_delete_if_free(LeaseStore *store)
+{
+	if (delete_row(store, LockWaitSkip) != TM_Ok)
+	{
+		TM_Result	result;
+
+		/* Perhaps only the own transaction has locked it. */
+		if (store_lock_row(store, LockTupleExclusive, LockWaitSkip) != ROW_LOCKED)
+			return false;
+		result = delete_row(store, LockWaitBlock);
+		if (result != TM_Ok)
+			elog(ERROR, "could not delete a locked row of the lock table: %d", (int) result);
+	}
 
 	finish_write(store);
+	return true;
 }
