@@ -12,6 +12,12 @@ OBJS = \
 	src/store.o \
 	src/wait.o \
 	src/deadlock.o \
+	src/stats.o \
+	src/events.o \
+	src/quota.o \
+	src/graph.o \
+	src/monitor.o \
+	src/printable.o \
 	src/clock.o
 DATA = $(wildcard sql/lease_lock--*.sql)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter
@@ -29,4 +35,4 @@ PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
 # PGXS tracks no dependencies unless the server was configured to.
-$(OBJS): src/lease_lock.h src/wait.h src/compat.h
+$(OBJS): $(wildcard src/*.h)

@@ -19,6 +19,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "tcop/pquery.h"
@@ -30,6 +31,9 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
+#include "events.h"
+#include "quota.h"
+#include "stats.h"
 #include "wait.h"
 
 static bool durable = true;
@@ -57,7 +61,7 @@ lease_init(void)
 							NULL, NULL, NULL);
 }
 
-static bool
+bool
 is_owner(const Lease *lease, const text *owner)
 {
 	return lease->owner != NULL &&
@@ -65,7 +69,7 @@ is_owner(const Lease *lease, const text *owner)
 		memcmp(VARDATA_ANY(lease->owner), VARDATA_ANY(owner), VARSIZE_ANY_EXHDR(owner)) == 0;
 }
 
-static bool
+bool
 is_held(const Lease *lease, TimestampTz now)
 {
 	return lease->owner != NULL && lease->expires_at > now;
@@ -76,6 +80,17 @@ static bool
 may_act(const Lease *lease)
 {
 	return has_privs_of_role(GetUserId(), lease->holder);
+}
+
+/*
+ * May the current role see owners of leases of that role? Also who may see what
+ * others are doing in pg_stat_activity.
+ */
+bool
+may_see_owner(Oid role)
+{
+	return has_privs_of_role(GetUserId(), role) ||
+		has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 }
 
 /* The owner's name alone is not enough to act on somebody else's lease. */
@@ -148,6 +163,7 @@ try_grant(text *resource, int64 ttl, text *owner)
 	for (;;)
 	{
 		ProbeResult found = store_probe(store, resource, EXCLUSIVE_SLOT);
+		const Lease *former = NULL;
 
 		CHECK_FOR_INTERRUPTS();
 
@@ -172,6 +188,7 @@ try_grant(text *resource, int64 ttl, text *owner)
 				break;
 			if (locked == ROW_GONE)
 				continue;
+			former = former_lease(&store->lease);
 		}
 
 		lease.xid = GetTopFullTransactionId();
@@ -186,6 +203,8 @@ try_grant(text *resource, int64 ttl, text *owner)
 		else if (!store_insert(store, &lease))
 			continue;
 
+		require_lease_allowed(&lease);
+		note_grant(&lease, former);
 		wait_note_change(resource, lease.expires_at);
 		make_durable();
 		outcome.result = GRANTED;
@@ -275,8 +294,13 @@ acquire_lease(text *resource, int64 ttl, text *owner, int64 wait, void (*before_
 	MemoryContext caller_context = CurrentMemoryContext;
 	MemoryContext look_context;
 
-	if (outcome.result == GRANTED || wait == 0)
-		return outcome.result == GRANTED;
+	if (outcome.result == GRANTED)
+		return true;
+	if (wait == 0)
+	{
+		stats_count(STATS_REFUSED);
+		return false;
+	}
 
 	/* A wait may be long; what a look needs must not add up. */
 	look_context = AllocSetContextCreate(caller_context, "lease wait", ALLOCSET_DEFAULT_SIZES);
@@ -313,6 +337,8 @@ acquire_lease(text *resource, int64 ttl, text *owner, int64 wait, void (*before_
 	}
 	PG_END_TRY();
 	wait_leave(outcome.result == GRANTED);
+	if (outcome.result != GRANTED)
+		stats_count(STATS_WAIT_TIMEOUTS);
 
 	MemoryContextSwitchTo(caller_context);
 	MemoryContextDelete(look_context);
@@ -327,6 +353,7 @@ end_lease(LeaseStore *store)
 
 	lease.owner = NULL;
 	lease.expires_at = Min(lease.expires_at, clock_now());
+	note_release(&store->lease);
 	wait_note_change(lease.resource, lease.expires_at);
 	store_update(store, &lease);
 }
@@ -424,6 +451,7 @@ renew_lease(text *resource, int64 ttl, const text *owner)
 			Lease		lease = store->lease;
 
 			lease.expires_at = Max(lease.expires_at, now + ttl);
+			note_renewal(&lease);
 			wait_note_change(resource, lease.expires_at);
 			store_update(store, &lease);
 			make_durable();
@@ -529,5 +557,6 @@ purge_leases(void)
 	}
 
 	store_close(store);
+	stats_add(STATS_PURGED, purged);
 	return purged;
 }

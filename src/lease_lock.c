@@ -12,6 +12,9 @@
 #include "fmgr.h"
 #include "utils/guc.h"
 
+#include "events.h"
+#include "quota.h"
+#include "stats.h"
 #include "wait.h"
 
 PG_MODULE_MAGIC;
@@ -24,6 +27,9 @@ _PG_init(void)
 	store_init();
 	lease_init();
 	wait_init();
+	stats_init();
+	events_init();
+	quota_init();
 
 	MarkGUCPrefixReserved("lease_lock");
 }

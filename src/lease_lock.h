@@ -24,6 +24,10 @@
 /* Bytes in the name of a resource or owner; fits an index entry many times. */
 #define MAX_NAME_LENGTH	1024
 
+/* Far from where timestamps end, whatever is added to the clock. */
+#define MAX_TTL_YEARS	100000
+#define MAX_TTL			((int64) MAX_TTL_YEARS * MONTHS_PER_YEAR * DAYS_PER_MONTH * USECS_PER_DAY)
+
 /* One row of the lock table. */
 typedef struct Lease
 {
@@ -97,9 +101,13 @@ extern bool store_insert(LeaseStore *store, const Lease *lease);
 extern void store_update(LeaseStore *store, const Lease *lease);
 extern void store_delete(LeaseStore *store);
 extern bool store_next(LeaseStore *store, StoreFilter wanted, const void *arg);
+extern bool store_next_possible(LeaseStore *store, StoreFilter wanted, const void *arg);
 
 /* lease.c: the rules */
 extern void lease_init(void);
+extern bool is_owner(const Lease *lease, const text *owner);
+extern bool is_held(const Lease *lease, TimestampTz now);
+extern bool may_see_owner(Oid role);
 extern bool acquire_lease(text *resource, int64 ttl, text *owner, int64 wait, void (*before_sleep) (void));
 extern bool release_lease(text *resource, const text *owner);
 extern int64 release_all_leases(const text *owner);
