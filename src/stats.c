@@ -13,8 +13,9 @@
  * Events count when they happen, whether or not their transaction commits,
  * as the server counts rows that were inserted and rolled back.
  *
- * The number of entries is fixed. Databases that come when all are taken by
- * others that still exist share one more entry, which says so.
+ * The number of entries is fixed when the server starts. Databases that come
+ * when all are taken by others that still exist share one more, the overflow,
+ * and are told so.
  *
  * A lease call must never fail for want of statistics. What may fail, finding
  * the entry, is done in a subtransaction; a session where it did fail does not
@@ -32,6 +33,7 @@
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
@@ -41,8 +43,10 @@
 #include "lease_lock.h"
 #include "stats.h"
 
-#define MAX_DATABASES	256
 #define STRIPES			4
+
+/* Only a preloaded library can have it changed. */
+static int	stats_databases = 256;
 
 typedef struct Stripe
 {
@@ -54,7 +58,7 @@ typedef struct Stripe
 
 typedef struct DatabaseStats
 {
-	Oid			database;		/* invalid: free; of the first one always */
+	Oid			database;		/* invalid: free */
 	TimestampTz since;
 	Stripe		stripes[STRIPES];
 } DatabaseStats;
@@ -64,7 +68,9 @@ typedef struct Stats
 {
 	LWLock		lock;
 	int			tranche;
-	DatabaseStats entries[1 + MAX_DATABASES];	/* the first takes the overflow */
+	int			databases;
+	DatabaseStats overflow;
+	DatabaseStats entries[FLEXIBLE_ARRAY_MEMBER];
 } Stats;
 
 static Stats *stats = NULL;
@@ -109,12 +115,20 @@ init_entry(DatabaseStats *which)
 	clear_entry(which);
 }
 
+static Size
+stats_size(void)
+{
+	return add_size(offsetof(Stats, entries), mul_size(stats_databases, sizeof(DatabaseStats)));
+}
+
 static void
 create_stats(Stats *new_stats)
 {
 	new_stats->tranche = LWLockNewTrancheId("lease_lock_stats");
 	LWLockInitialize(&new_stats->lock, new_stats->tranche);
-	for (int i = 0; i <= MAX_DATABASES; i++)
+	new_stats->databases = stats_databases;
+	init_entry(&new_stats->overflow);
+	for (int i = 0; i < new_stats->databases; i++)
 		init_entry(&new_stats->entries[i]);
 }
 
@@ -123,7 +137,7 @@ request_stats(void)
 {
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
-	RequestAddinShmemSpace(sizeof(Stats));
+	RequestAddinShmemSpace(stats_size());
 }
 
 static void
@@ -135,7 +149,7 @@ startup_stats(void)
 		prev_shmem_startup_hook();
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	stats = ShmemInitStruct("lease_lock stats", sizeof(Stats), &found);
+	stats = ShmemInitStruct("lease_lock stats", stats_size(), &found);
 	if (!found)
 		create_stats(stats);
 	LWLockRelease(AddinShmemInitLock);
@@ -147,6 +161,15 @@ stats_init(void)
 {
 	if (process_shared_preload_libraries_in_progress)
 	{
+		DefineCustomIntVariable("lease_lock.stats_databases",
+								"Number of databases whose leases are counted apart.",
+								"Those beyond share one set of counters.",
+								&stats_databases,
+								256, 1, 100000,
+								PGC_POSTMASTER,
+								0,
+								NULL, NULL, NULL);
+
 		prev_shmem_request_hook = shmem_request_hook;
 		shmem_request_hook = request_stats;
 		prev_shmem_startup_hook = shmem_startup_hook;
@@ -171,7 +194,7 @@ attach_stats(void)
 	{
 		bool		found;
 
-		stats = GetNamedDSMSegment("lease_lock stats 1", sizeof(Stats), init_segment, &found, NULL);
+		stats = GetNamedDSMSegment("lease_lock stats 1", stats_size(), init_segment, &found, NULL);
 		REGISTER_TRANCHE(stats->tranche, "lease_lock_stats");
 	}
 #endif
@@ -182,7 +205,7 @@ attach_stats(void)
 static DatabaseStats *
 entry_of(Oid database)
 {
-	for (int i = 1; i <= MAX_DATABASES; i++)
+	for (int i = 0; i < stats->databases; i++)
 		if (stats->entries[i].database == database)
 			return &stats->entries[i];
 	return NULL;
@@ -196,15 +219,15 @@ entry_of(Oid database)
 static void
 free_dropped(void)
 {
-	Oid			databases[1 + MAX_DATABASES];
+	Oid		   *databases = palloc(stats->databases * sizeof(Oid));
 
 	LWLockAcquire(&stats->lock, LW_SHARED);
-	for (int i = 1; i <= MAX_DATABASES; i++)
+	for (int i = 0; i < stats->databases; i++)
 		databases[i] = stats->entries[i].database;
 	LWLockRelease(&stats->lock);
 
 	InvalidateCatalogSnapshot();
-	for (int i = 1; i <= MAX_DATABASES; i++)
+	for (int i = 0; i < stats->databases; i++)
 	{
 		if (!OidIsValid(databases[i]) ||
 			SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(databases[i])))
@@ -215,6 +238,7 @@ free_dropped(void)
 			stats->entries[i].database = InvalidOid;
 		LWLockRelease(&stats->lock);
 	}
+	pfree(databases);
 }
 
 /* Find the entry of this database, or take one. */
@@ -242,7 +266,7 @@ find_entry(void)
 	}
 	LWLockRelease(&stats->lock);
 
-	return found != NULL ? found : &stats->entries[0];
+	return found != NULL ? found : &stats->overflow;
 }
 
 /* Report why there is nothing to count in, unless it was no fault of that. */
@@ -364,7 +388,7 @@ stats_read(void)
 	if (!counting())
 		return totals;
 
-	totals.scope = entry == &stats->entries[0] ? STATS_OVERFLOW : STATS_DATABASE;
+	totals.scope = entry == &stats->overflow ? STATS_OVERFLOW : STATS_DATABASE;
 	LWLockAcquire(&stats->lock, LW_SHARED);
 	totals.since = entry->since;
 	LWLockRelease(&stats->lock);
