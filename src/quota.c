@@ -5,6 +5,10 @@
  *
  * Both settings are a superuser's, to be set for roles and databases.
  *
+ * Where the library is not preloaded they are nobody's until it is loaded, by
+ * the first call. A session that asked for a value when it connected then has
+ * neither that value nor the superuser's, which it hid. It gets no leases.
+ *
  * The leases of an owner are counted by reading the table, after the new one
  * was written and before its transaction goes on. Two sessions of the same
  * owner may do that at the same time. Whichever counts last sees the lease
@@ -19,6 +23,7 @@
 #include "common/hashfn.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/guc_tables.h"
 #include "utils/hsearch.h"
 
 #include "compat.h"
@@ -29,9 +34,19 @@
 
 static double max_ttl = 0;
 static int	max_leases_per_owner = 0;
+static bool limit_hidden = false;
 
-void
-quota_init(void)
+/* What decided on the value that a setting had when the session began? */
+static GucSource
+first_source(const char *name)
+{
+	struct config_generic *setting = find_option(name, false, true, LOG);
+
+	return setting != NULL ? setting->reset_source : PGC_S_DEFAULT;
+}
+
+static void
+define_settings(void)
 {
 	DefineCustomRealVariable("lease_lock.max_ttl",
 							 "Longest ttl that a lease may be acquired or renewed for.",
@@ -52,10 +67,36 @@ quota_init(void)
 							NULL, NULL, NULL);
 }
 
+void
+quota_init(void)
+{
+	static const char *const names[] = {"lease_lock.max_ttl", "lease_lock.max_leases_per_owner"};
+	GucSource	before[lengthof(names)];
+
+	for (size_t i = 0; i < lengthof(names); i++)
+		before[i] = first_source(names[i]);
+	define_settings();
+	for (size_t i = 0; i < lengthof(names); i++)
+		if (before[i] == PGC_S_CLIENT && first_source(names[i]) == PGC_S_DEFAULT)
+			limit_hidden = true;
+}
+
+static void
+refuse_hidden_limit(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied to acquire or renew leases in this session"),
+			 errdetail("It asked for lease_lock.max_ttl or lease_lock.max_leases_per_owner when it connected, without the privilege to set them."),
+			 errhint("Connect again without that option.")));
+}
+
 /* Refuse a ttl, in microseconds, beyond lease_lock.max_ttl. */
 void
 require_ttl_allowed(const text *resource, int64 ttl)
 {
+	if (limit_hidden)
+		refuse_hidden_limit();
 	if (max_ttl > 0 && ttl > max_ttl * 1000.0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
