@@ -200,6 +200,6 @@ draw_wait_graph(void)
 	appendStringInfoString(&graph.text, "digraph lease_waits {\n\tnode [shape=box];\n");
 	foreach(cell, blocked)
 		draw_edge(&graph, lfirst(cell), blocked);
-	appendStringInfoString(&graph.text, "}\n");
+	appendStringInfoChar(&graph.text, '}');
 	return graph.text.data;
 }
