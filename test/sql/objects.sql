@@ -21,6 +21,6 @@ SELECT extconfig::regclass[] AS dumped FROM pg_extension WHERE extname = 'lease_
 SELECT table_name, privilege_type FROM information_schema.role_table_grants
 WHERE grantee = 'PUBLIC' AND table_name LIKE 'lease\_%' ORDER BY table_name;
 
--- settings, once the library is loaded
+-- settings, once the library is loaded; those of the server's start are known only when it is preloaded
 SELECT lease_token('any', 'one');
-SELECT name, setting, unit, context, vartype, min_val, max_val, boot_val FROM pg_settings WHERE name LIKE 'lease\_lock.%' ORDER BY name;
+SELECT name, setting, unit, context, vartype, min_val, max_val, boot_val FROM pg_settings WHERE name LIKE 'lease\_lock.%' AND context <> 'postmaster' ORDER BY name;
