@@ -23,6 +23,12 @@ OBJS = \
 	src/version.o \
 	src/purge.o \
 	src/worker.o \
+	src/stats.o \
+	src/events.o \
+	src/quota.o \
+	src/graph.o \
+	src/monitor.o \
+	src/printable.o \
 	src/clock.o
 DATA = $(wildcard sql/lease_lock--*.sql)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter

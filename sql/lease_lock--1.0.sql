@@ -226,13 +226,18 @@ COMMENT ON FUNCTION lease_purge() IS
 	'remove what was released, or expired, at least lease_lock.purge_after ago; how many rows';
 REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
-/* The owner is the password for release: shown to who could release anyway. */
+/*
+ * The owner is the password for release: shown to who could release anyway,
+ * and to who may see what others are doing.
+ */
 CREATE VIEW lease_status AS
 SELECT
 	l.resource,
 	l.slot,
 	CASE l.mode WHEN 'x' THEN 'exclusive' WHEN 's' THEN 'shared' ELSE 'permit' END AS mode,
-	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE') THEN l.owner END AS owner,
+	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE')
+			OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE')
+		THEN l.owner END AS owner,
 	l.token,
 	CASE WHEN l.owner IS NULL THEN 'released' WHEN l.expires_at > c.now THEN 'held' ELSE 'expired' END AS state,
 	l.expires_at - c.now AS expires_in,
@@ -242,7 +247,9 @@ SELECT
 	l.holds,
 	pg_catalog.pg_get_userbyid(l.holder) AS holder,
 	l.xid,
-	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE') THEN l.payload END AS payload
+	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE')
+			OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE')
+		THEN l.payload END AS payload
 FROM lease_lock AS l
 	CROSS JOIN LATERAL (
 		SELECT pg_catalog.clock_timestamp() AS now, l.lock_delay * pg_catalog.make_interval(secs => 0.000001) AS lock_delay
@@ -275,3 +282,54 @@ FROM lease_waiters() AS w;
 COMMENT ON VIEW lease_waiters IS
 	'who waits for which lease, in the order of their turn, and who is in the way';
 GRANT SELECT ON lease_waiters TO PUBLIC;
+
+CREATE FUNCTION lease_wait_graph()
+	RETURNS pg_catalog.text
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_wait_graph() IS
+	'who waits for whom, as a picture in the DOT language of Graphviz';
+
+CREATE FUNCTION lease_stats(
+		OUT scope pg_catalog.text,
+		OUT granted pg_catalog.int8, OUT refused pg_catalog.int8, OUT takeovers pg_catalog.int8,
+		OUT renewals pg_catalog.int8, OUT releases pg_catalog.int8, OUT breaks pg_catalog.int8,
+		OUT waits pg_catalog.int8, OUT wait_timeouts pg_catalog.int8, OUT deadlocks pg_catalog.int8,
+		OUT wait_time pg_catalog.interval, OUT longest_wait pg_catalog.interval,
+		OUT handoffs pg_catalog.int8, OUT handoff_time pg_catalog.interval,
+		OUT handoff_bounds pg_catalog.interval[], OUT handoff_counts pg_catalog.int8[],
+		OUT purged pg_catalog.int8, OUT stats_reset pg_catalog.timestamptz)
+	RETURNS pg_catalog.record
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_stats() IS 'what the view lease_stats shows';
+
+CREATE VIEW lease_stats AS
+SELECT
+	pg_catalog.current_database() AS database,
+	s.scope,
+	s.granted,
+	s.refused,
+	s.takeovers,
+	s.renewals,
+	s.releases,
+	s.breaks,
+	s.waits,
+	s.wait_timeouts,
+	s.deadlocks,
+	s.wait_time,
+	s.longest_wait,
+	s.handoffs,
+	s.handoff_time,
+	s.handoff_bounds,
+	s.handoff_counts,
+	s.purged,
+	s.stats_reset
+FROM lease_stats() AS s;
+COMMENT ON VIEW lease_stats IS
+	'what happened to the leases of this database since stats_reset, counted';
+GRANT SELECT ON lease_stats TO PUBLIC;
+
+CREATE FUNCTION lease_stats_reset()
+	RETURNS pg_catalog.void
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_stats_reset() IS 'set the counters of this database to zero';
+REVOKE ALL ON FUNCTION lease_stats_reset() FROM PUBLIC;

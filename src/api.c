@@ -18,7 +18,6 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
-#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -26,14 +25,11 @@
 
 #include "compat.h"
 #include "purge.h"
+#include "quota.h"
 #include "wait.h"
 
 /* Names in an array. */
 #define MAX_RESOURCES	10000
-
-/* Far from where timestamps end, whatever is added to the clock. */
-#define MAX_TTL_YEARS	100000
-#define MAX_TTL			((int64) MAX_TTL_YEARS * MONTHS_PER_YEAR * DAYS_PER_MONTH * USECS_PER_DAY)
 
 PG_FUNCTION_INFO_V1(lease_acquire);
 PG_FUNCTION_INFO_V1(lease_acquire_shared);
@@ -119,6 +115,7 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 				 errmsg("ttl of the lease on \"%s\" is out of range: %s", text_to_cstring(resource),
 						DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(ttl)))),
 				 errhint("Give an interval of more than zero and at most %d years.", MAX_TTL_YEARS)));
+	require_ttl_allowed(resource, usecs);
 	return usecs;
 }
 
@@ -412,7 +409,7 @@ lease_request(PG_FUNCTION_ARGS)
 	isnull[1] = isnull[2] = outcome.result != GRANTED;
 	values[3] = usecs_to_interval(clock_monotonic() - begun);
 	values[4] = PointerGetDatum(outcome.blocked_by);
-	isnull[4] = outcome.blocked_by == NULL || !has_privs_of_role(GetUserId(), outcome.blocked_role);
+	isnull[4] = outcome.blocked_by == NULL || !may_see_owner(outcome.blocked_role);
 	isnull[5] = outcome.result != REFUSED_HELD || outcome.held_until == DT_NOEND;
 	if (!isnull[5])
 		values[5] = usecs_to_interval(outcome.held_until - clock_now());
@@ -465,7 +462,7 @@ lease_wait(PG_FUNCTION_ARGS)
 /*
  * lease_waiters() returns setof record
  *
- * Owners are shown like in lease_status: to those who may act for the role.
+ * Owners are shown like in lease_status: to those who may see them.
  */
 Datum
 lease_waiters(PG_FUNCTION_ARGS)
@@ -479,7 +476,7 @@ lease_waiters(PG_FUNCTION_ARGS)
 	{
 		BlockedWaiter *b = lfirst(cell);
 		const Waiter *waiter = b->waiter;
-		bool		knows_owner = has_privs_of_role(GetUserId(), waiter->role);
+		bool		knows_owner = may_see_owner(waiter->role);
 		Datum		values[9];
 		bool		isnull[9] = {false};
 
@@ -493,7 +490,7 @@ lease_waiters(PG_FUNCTION_ARGS)
 		values[5] = Int32GetDatum(b->position);
 		values[6] = TimestampTzGetDatum(waiter->deadline);
 		values[7] = PointerGetDatum(b->holder_owner);
-		isnull[7] = b->holder_owner == NULL || !has_privs_of_role(GetUserId(), b->holder_role);
+		isnull[7] = b->holder_owner == NULL || !may_see_owner(b->holder_role);
 		values[8] = TransactionIdGetDatum(b->busy_xid);
 		isnull[8] = !TransactionIdIsValid(b->busy_xid);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, isnull);

@@ -106,6 +106,19 @@
 #include "access/table.h"
 #include "catalog/pg_extension.h"
 #include "utils/fmgroids.h"
+#include "utils/guc_tables.h"
+
+/* 16: settings are found by name. */
+static inline struct config_generic *
+find_option(const char *name, bool create_placeholders, bool skip_errors, int elevel)
+{
+	struct config_generic **settings = get_guc_variables();
+
+	for (int i = 0; i < GetNumConfigOptions(); i++)
+		if (pg_strcasecmp(settings[i]->name, name) == 0)
+			return settings[i];
+	return NULL;
+}
 
 /* 16: one function tells the owner of any object, and settings have memory of their own. */
 #define object_ownercheck(class, object, role) pg_class_ownercheck(object, role)

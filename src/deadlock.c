@@ -33,10 +33,10 @@
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "storage/procarray.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 
 #include "compat.h"
+#include "stats.h"
 #include "wait.h"
 
 /* A waiter, and the lease in its way. */
@@ -222,7 +222,7 @@ describe_circle(List *circle)
 			appendStringInfoChar(&text, '\n');
 		appendStringInfo(&text, "Process %d waits for the lease on \"%.*s\"", waiter->pid,
 						 waiter->resource_length, waiter->resource);
-		if (has_privs_of_role(GetUserId(), waiter->role))
+		if (may_see_owner(waiter->role))
 			appendStringInfo(&text, " for owner \"%.*s\"", waiter->owner_length, waiter->owner);
 		appendStringInfo(&text, "; held by the owner of process %d.", next->pid);
 	}
@@ -253,12 +253,15 @@ check_deadlock(void)
 	}
 
 	if (victim != self)
+	{
 		wait_suspect(victim);
-	else
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-				 errmsg("deadlock detected while waiting for the lease on \"%s\"",
-						pnstrdup(self->resource, self->resource_length)),
-				 errdetail_internal("%s", describe_circle(circle)),
-				 errhint("Release what you hold and begin again; take leases in the same order everywhere.")));
+		return;
+	}
+	stats_count(STATS_DEADLOCKS);
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected while waiting for the lease on \"%s\"",
+					pnstrdup(self->resource, self->resource_length)),
+			 errdetail_internal("%s", describe_circle(circle)),
+			 errhint("Release what you hold and begin again; take leases in the same order everywhere.")));
 }

@@ -30,7 +30,10 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
+#include "events.h"
 #include "purge.h"
+#include "quota.h"
+#include "stats.h"
 #include "wait.h"
 
 static GrantOutcome
@@ -107,8 +110,9 @@ new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot)
 }
 
 static GrantOutcome
-granted(const Lease *lease)
+granted(const Lease *lease, const Lease *former)
 {
+	note_grant(lease, former);
 	pin_forget(lease->resource);
 	purge_note_grant();
 	make_durable();
@@ -119,13 +123,27 @@ granted(const Lease *lease)
 	};
 }
 
-/* Replace the free row that the store stands on and has locked. */
-static void
+/* Replace the free row that the store stands on and has locked; returns whose lease it was. */
+static const Lease *
 grant_row(LeaseStore *store, const Lease *lease)
 {
+	const Lease *former = former_lease(&store->lease);
+
 	if (lease->token <= store->lease.token)
 		store_refuse_token(store);
 	store_update(store, lease);
+	require_lease_allowed(lease);
+	return former;
+}
+
+/* Insert a row for a lease on what nobody had; false when it cannot be kept. */
+static bool
+grant_new_row(LeaseStore *store, const Lease *lease, InsertCheck check, void *arg)
+{
+	if (!store_insert(store, lease, check, arg))
+		return false;
+	require_lease_allowed(lease);
+	return true;
 }
 
 /*
@@ -161,7 +179,7 @@ try_again(LeaseStore *store, const LeaseRequest *request)
 		lease.payload = request->payload;
 	wait_note_change(lease.resource, free_from(&lease));
 	store_update(store, &lease);
-	return granted(&lease);
+	return granted(&lease, NULL);
 }
 
 /* An exclusive lease that is about to be granted, and what its slots looked like. */
@@ -220,6 +238,7 @@ try_exclusive(LeaseStore *store, const LeaseRequest *request)
 	{
 		ProbeResult found = store_probe_gate(store, request->resource);
 		Lease		lease;
+		const Lease *former = NULL;
 
 		CHECK_FOR_INTERRUPTS();
 
@@ -257,17 +276,17 @@ try_exclusive(LeaseStore *store, const LeaseRequest *request)
 				store_probe(store, request->resource, GATE_SLOT);
 			}
 			lease = new_lease(store, request, GATE_SLOT);
-			grant_row(store, &lease);
+			former = grant_row(store, &lease);
 		}
 		else
 		{
 			lease = new_lease(store, request, GATE_SLOT);
-			if (!store_insert(store, &lease, slots_appeared, &check))
+			if (!grant_new_row(store, &lease, slots_appeared, &check))
 				continue;
 		}
 
 		wait_note_change(request->resource, free_from(&lease));
-		return granted(&lease);
+		return granted(&lease, former);
 	}
 }
 
@@ -358,7 +377,8 @@ typedef enum SlotTaken
 
 /* Write the lease into the slot that was chosen. */
 static SlotTaken
-take_slot(LeaseStore *store, const LeaseRequest *request, int16 slot, ProbeResult gate, Lease *lease)
+take_slot(LeaseStore *store, const LeaseRequest *request, int16 slot, ProbeResult gate,
+		  Lease *lease, const Lease **former)
 {
 	RowLockResult locked;
 
@@ -369,7 +389,8 @@ take_slot(LeaseStore *store, const LeaseRequest *request, int16 slot, ProbeResul
 
 		case PROBE_ABSENT:
 			*lease = new_lease(store, request, slot);
-			if (!store_insert(store, lease, gate == PROBE_BUSY ? gate_appeared : keep_always, lease))
+			*former = NULL;
+			if (!grant_new_row(store, lease, gate == PROBE_BUSY ? gate_appeared : keep_always, lease))
 				return SLOT_CHANGED;
 			return SLOT_TAKEN;
 
@@ -386,7 +407,7 @@ take_slot(LeaseStore *store, const LeaseRequest *request, int16 slot, ProbeResul
 		return SLOT_CHANGED;
 
 	*lease = new_lease(store, request, slot);
-	grant_row(store, lease);
+	*former = grant_row(store, lease);
 	return SLOT_TAKEN;
 }
 
@@ -449,6 +470,7 @@ try_named_slot(LeaseStore *store, const LeaseRequest *request)
 		ProbeResult gate;
 		int			slot = choose_slot(store, request, avoid, &gate, &outcome);
 		Lease		lease;
+		const Lease *former;
 
 		CHECK_FOR_INTERRUPTS();
 
@@ -461,12 +483,12 @@ try_named_slot(LeaseStore *store, const LeaseRequest *request)
 			continue;
 		}
 
-		switch (take_slot(store, request, slot, gate, &lease))
+		switch (take_slot(store, request, slot, gate, &lease, &former))
 		{
 			case SLOT_TAKEN:
 				/* Whoever waits next may have another slot. */
 				wait_note_change(request->resource, DT_NOBEGIN);
-				return granted(&lease);
+				return granted(&lease, former);
 			case SLOT_LOCKED:
 				avoid = bms_add_member(avoid, slot);
 				break;
@@ -624,8 +646,13 @@ acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait,
 	MemoryContext caller_context = CurrentMemoryContext;
 	MemoryContext look_context;
 
-	if (outcome.result == GRANTED || wait == 0)
+	if (outcome.result == GRANTED)
 		return outcome;
+	if (wait == 0)
+	{
+		stats_count(STATS_REFUSED);
+		return outcome;
+	}
 
 	/* A wait may be long; what a look needs must not add up. */
 	look_context = AllocSetContextCreate(caller_context, "lease wait", ALLOCSET_DEFAULT_SIZES);
@@ -662,6 +689,9 @@ acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait,
 	}
 	PG_END_TRY();
 	wait_leave(outcome.result == GRANTED);
+	outcome.waited = true;
+	if (outcome.result != GRANTED)
+		stats_count(STATS_WAIT_TIMEOUTS);
 
 	MemoryContextSwitchTo(caller_context);
 	if (outcome.blocked_by != NULL)
@@ -708,12 +738,12 @@ take_all(void *arg)
 	{
 		int64		wait = all->wait > 0 ? Max(deadline - clock_monotonic(), 0) : all->wait;
 
-		if (acquire_any(all->request, &all->resources[i], 1, 0, NULL).result == GRANTED)
-			continue;
-		if (wait == 0 ||
-			acquire_any(all->request, &all->resources[i], 1, wait, NULL).result != GRANTED)
+		GrantOutcome outcome = acquire_any(all->request, &all->resources[i], 1, wait, NULL);
+
+		if (outcome.result != GRANTED)
 			return false;
-		nstale = i;
+		if (outcome.waited)
+			nstale = i;
 	}
 
 	store = store_open(RowExclusiveLock);
@@ -758,7 +788,10 @@ acquire_all(LeaseRequest *request, text **resources, int nresources, int64 wait)
 	ErrorData  *error;
 
 	if (wait == 0 && one_is_taken(resources, nresources))
+	{
+		stats_count(STATS_REFUSED);
 		return false;
+	}
 
 	error = run_subtransaction(take_all, &all);
 	if (error != NULL)

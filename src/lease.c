@@ -19,12 +19,14 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 
 #include "compat.h"
+#include "events.h"
 #include "wait.h"
 
 static bool durable = true;
@@ -56,6 +58,17 @@ bool
 may_act(const Lease *lease)
 {
 	return has_privs_of_role(GetUserId(), lease->holder);
+}
+
+/*
+ * May the current role see owners of leases of that role? Also who may see what
+ * others are doing in pg_stat_activity.
+ */
+bool
+may_see_owner(Oid role)
+{
+	return has_privs_of_role(GetUserId(), role) ||
+		has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 }
 
 /* The owner's name alone is not enough to act on somebody else's lease. */
@@ -109,6 +122,7 @@ leave_tombstone(LeaseStore *store, TimestampTz free_at)
 static void
 end_lease(LeaseStore *store)
 {
+	note_release(&store->lease);
 	leave_tombstone(store, Max(clock_now(), store->lease.hold_until));
 }
 
@@ -264,6 +278,7 @@ renew_lease(const text *resource, int64 ttl, const Claim *claim)
 			Lease		lease = store->lease;
 
 			lease.expires_at = Max(lease.expires_at, now + ttl);
+			note_renewal(&lease);
 			wait_note_change(resource, free_from(&lease));
 			store_update(store, &lease);
 			make_durable();
@@ -309,6 +324,7 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 		lease.holder = GetUserId();
 		lease.xid = GetTopFullTransactionId();
 		lease.holds = 1;
+		note_transfer(&lease, &store->lease);
 		pin_forget(resource);
 		wait_note_change(resource, free_from(&lease));
 		store_update(store, &lease);
@@ -354,6 +370,7 @@ break_leases(const text *resource)
 			store_lock_row(store, LockTupleExclusive, LockWaitBlock) == ROW_LOCKED &&
 			!is_free(&store->lease, clock_now()))
 		{
+			note_break(&store->lease);
 			leave_tombstone(store, clock_now());
 			broken = true;
 		}

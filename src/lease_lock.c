@@ -13,6 +13,9 @@
 #include "utils/guc.h"
 
 #include "purge.h"
+#include "events.h"
+#include "quota.h"
+#include "stats.h"
 #include "wait.h"
 
 PG_MODULE_MAGIC;
@@ -29,6 +32,9 @@ _PG_init(void)
 	guard_init();
 	purge_init();
 	worker_init();
+	stats_init();
+	events_init();
+	quota_init();
 
 	MarkGUCPrefixReserved("lease_lock");
 }

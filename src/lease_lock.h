@@ -30,6 +30,10 @@
 /* Bytes in the name of a resource or owner; fits an index entry many times. */
 #define MAX_NAME_LENGTH	1024
 
+/* Far from where timestamps end, whatever is added to the clock. */
+#define MAX_TTL_YEARS	100000
+#define MAX_TTL			((int64) MAX_TTL_YEARS * MONTHS_PER_YEAR * DAYS_PER_MONTH * USECS_PER_DAY)
+
 /* How a lease is held, as the lock table says it. */
 typedef enum LeaseMode
 {
@@ -159,6 +163,7 @@ extern void store_update(LeaseStore *store, const Lease *lease);
 extern bool store_delete_if_free(LeaseStore *store);
 extern void store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber count);
 extern bool store_next(LeaseStore *store, StoreFilter wanted, const void *arg);
+extern bool store_next_possible(LeaseStore *store, StoreFilter wanted, const void *arg);
 
 /* What is asked for. */
 typedef struct LeaseRequest
@@ -187,6 +192,7 @@ typedef enum GrantResult
 typedef struct GrantOutcome
 {
 	GrantResult result;
+	bool		waited;
 	int64		token;			/* GRANTED */
 	TimestampTz expires_at;
 	TimestampTz held_until;		/* REFUSED_HELD: when to look again, else DT_NOEND */
@@ -254,6 +260,7 @@ extern bool acquire_all(LeaseRequest *request, text **resources, int nresources,
 extern void lease_init(void);
 extern void make_durable(void);
 extern bool may_act(const Lease *lease);
+extern bool may_see_owner(Oid role);
 extern void require_holder_privileges(const Lease *lease);
 extern bool is_claimed(const Lease *lease, const Claim *claim);
 extern bool fetch_claimed_lease(LeaseStore *store, const text *resource, const Claim *claim);

@@ -30,6 +30,7 @@
 
 #include "compat.h"
 #include "purge.h"
+#include "stats.h"
 
 /*
  * Limits of a batch: blocks to look at, rows to remove, and microseconds in
@@ -138,6 +139,7 @@ purge_leases(void)
 	}
 
 	store_close(store);
+	stats_add(STATS_PURGED, purged);
 	return purged;
 }
 
@@ -199,6 +201,7 @@ purge_batch(BlockNumber first_block)
 	}
 
 	store_close(store);
+	stats_add(STATS_PURGED, batch.purged);
 	batch.result = batch.next_block < batch.nblocks ? VISIT_UNFINISHED : VISIT_DONE;
 	return batch;
 }

@@ -39,6 +39,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relscan.h"
+#include "access/sysattr.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_collation.h"
@@ -49,6 +50,7 @@
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "storage/procarray.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -575,6 +577,17 @@ next_row(LeaseStore *store)
 		table_scan_getnextslot(store->scan, ForwardScanDirection, store->row);
 }
 
+/* Begin to read the whole table, unless that has begun. */
+static void
+begin_table_scan(LeaseStore *store)
+{
+	if (store->scan == NULL)
+	{
+		store->scan_snapshot = RegisterSnapshot(GetLatestSnapshot());
+		store->scan = table_beginscan(store->table, SnapshotAny, 0, NULL, SO_NONE);
+	}
+}
+
 /*
  * Go on to the next row, in no order, that is committed now (when the scan
  * begins) and wanted; false when there are no more. Rows that are written
@@ -583,11 +596,7 @@ next_row(LeaseStore *store)
 bool
 store_next(LeaseStore *store, StoreFilter wanted, const void *arg)
 {
-	if (store->scan == NULL)
-	{
-		store->scan_snapshot = RegisterSnapshot(GetLatestSnapshot());
-		store->scan = table_beginscan(store->table, SnapshotAny, 0, NULL, SO_NONE);
-	}
+	begin_table_scan(store);
 
 	while (next_row(store))
 	{
@@ -595,6 +604,50 @@ store_next(LeaseStore *store, StoreFilter wanted, const void *arg)
 		read_row(store);
 		if (wanted(&store->lease, arg) &&
 			table_tuple_satisfies_snapshot(store->table, store->row, store->scan_snapshot))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Was the row granted by another transaction that was open when the scan
+ * began, and not undone since? Such a grant is so young that the version
+ * cannot be frozen: what is known of its transaction is still there.
+ */
+static bool
+granted_meanwhile(LeaseStore *store)
+{
+	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
+	TransactionId granted_by = XidFromFullTransactionId(store->lease.xid);
+	TransactionId written_by;
+	bool		isnull;
+
+	if (next - U64FromFullTransactionId(store->lease.xid) > PG_INT32_MAX ||
+		TransactionIdIsCurrentTransactionId(granted_by) ||
+		!XidInMVCCSnapshot(granted_by, store->scan_snapshot))
+		return false;
+
+	written_by = DatumGetTransactionId(slot_getsysattr(store->row, MinTransactionIdAttributeNumber, &isnull));
+	return TransactionIdIsInProgress(written_by) || TransactionIdDidCommit(written_by);
+}
+
+/*
+ * Like store_next(), but also meets what is not committed and may yet be, or
+ * has been since the scan began. Several versions of a row may be met. None
+ * is missed that another transaction granted before the scan began.
+ */
+bool
+store_next_possible(LeaseStore *store, StoreFilter wanted, const void *arg)
+{
+	begin_table_scan(store);
+
+	while (table_scan_getnextslot(store->scan, ForwardScanDirection, store->row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		read_row(store);
+		if (wanted(&store->lease, arg) &&
+			(table_tuple_satisfies_snapshot(store->table, store->row, store->scan_snapshot) ||
+			 granted_meanwhile(store)))
 			return true;
 	}
 	return false;

@@ -51,6 +51,7 @@
 #include "utils/guc.h"
 
 #include "compat.h"
+#include "stats.h"
 #include "wait.h"
 
 #define NOBODY	(-1)
@@ -84,10 +85,12 @@ static int	poll_interval = 100;
 
 static WaitQueue *queue = NULL;
 static Waiter *me = NULL;		/* own entry, while waiting */
-static int64 deadline;			/* of the wait, by the monotonic clock */
+static int64 joined_at;			/* the queue, by the monotonic clock */
+static int64 deadline;			/* of the wait, likewise */
 static int64 lock_deadline;		/* of lock_timeout, likewise */
 static int64 next_check;		/* when to look without a wake-up */
 static int64 check_interval;
+static int64 expected_end;		/* of the lease seen in the last look; 0: none */
 static uint32 news_seen;		/* before the last look */
 static bool leaves_at_exit = false;
 
@@ -595,8 +598,11 @@ wait_join(text **resources, int nresources, const LeaseRequest *request, int64 t
 		before_shmem_exit(leave_at_exit, (Datum) 0);
 		leaves_at_exit = true;
 	}
+	stats_count(STATS_WAITS);
 
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	joined_at = clock_monotonic();
+	expected_end = 0;
 	me = &queue->waiters[MY_PROC_NUMBER];
 	me->pid = MyProcPid;
 	me->database = MyDatabaseId;
@@ -631,10 +637,26 @@ wait_join(text **resources, int nresources, const LeaseRequest *request, int64 t
 	LWLockRelease(&queue->lock);
 }
 
+/*
+ * When did the lease that was just granted become free? When its release called
+ * us, or when it expired; 0 when it is not known. The caller holds the lock.
+ */
+static int64
+free_since(int64 now)
+{
+	int64		expired_at = expected_end <= now ? expected_end : 0;
+
+	if (me->called_at == 0 || expired_at == 0)
+		return Max(me->called_at, expired_at);
+	return Min(me->called_at, expired_at);
+}
+
 /* Stop to wait. Who leaves with empty hands lets the next one look. */
 void
 wait_leave(bool granted)
 {
+	int64		now = clock_monotonic();
+	int64		since;
 	Waiter	   *before;
 	Waiter	   *behind;
 	bool		was_last;
@@ -643,6 +665,7 @@ wait_leave(bool granted)
 		return;
 
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	since = granted ? free_since(now) : 0;
 	before = waiter_before(me);
 	behind = waiter_behind(me);
 	was_last = is_last(me);
@@ -659,6 +682,9 @@ wait_leave(bool granted)
 	LWLockRelease(&queue->lock);
 
 	me = NULL;
+	stats_wait_ended(now - joined_at);
+	if (since != 0)
+		stats_handed_off(now - since);
 	if (!granted && before == NULL && behind != NULL)
 		wake(behind);
 	if (was_last && before != NULL)
@@ -739,6 +765,7 @@ wait_check_lock_timeout(void)
 void
 wait_begin_lock(void)
 {
+	expected_end = 0;			/* that may be changed by who we wait for */
 	if (me != NULL)
 	{
 		LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
@@ -821,8 +848,9 @@ wait_sleep(TimestampTz look_at)
 	int64		until = Min(Min(deadline, lock_deadline), next_check);
 	int			events;
 
-	if (look_at != DT_NOEND)
-		until = Min(until, now + (look_at - clock_now()));
+	expected_end = look_at == DT_NOEND ? 0 : now + (look_at - clock_now());
+	if (expected_end != 0)
+		until = Min(until, expected_end);
 
 	if (me != NULL)
 	{
