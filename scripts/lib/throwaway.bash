@@ -35,7 +35,7 @@ fill_work_folder() {
 # Ends what runs in the folder, and puts it back as it was, but for what the script itself keeps there.
 start_over() {
 	stop_all_inside
-	rm -rf "$work"/{tree,tmp,socket,pg,data,reports,total,out.log,quiet.log,server.log}
+	rm -rf "$work"/{tree,tmp,socket,pg,data,total,out.log,quiet.log,server.log} "$work"/report.*
 	fill_work_folder
 }
 
