@@ -18,7 +18,7 @@ archives_of() {
 	local kind=$1 wanted=$2 here
 	here=$(. /etc/os-release && echo "$VERSION_CODENAME")
 	mkdir -p "$WORK/apt/none/partial"
-	apt-get -qq -o Dir::State::lists="$WORK/apt/none" --print-uris update |
+	apt-get -q -o Dir::State::lists="$WORK/apt/none" --print-uris update |
 		sed -nE "s,^'(.*)/dists/($here|stable|oldstable)(-updates|-security)?/InRelease'.*,\1 $wanted\3 main,p" |
 		sed "s,^,$kind [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ," | sort -u
 }
