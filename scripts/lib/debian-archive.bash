@@ -45,3 +45,11 @@ fetch_source() {
 	echo "could not fetch the source of $package" >&2
 	return 1
 }
+
+# Fetches a package and what it depends on, but for those whose names match the pattern.
+fetch_packages() {
+	local package=$1 but_for=$2 packages
+	mapfile -t packages < <(private_apt apt-get install --simulate "$package" | awk '/^Inst/ { print $2 }' |
+		grep -vE "$but_for")
+	((${#packages[@]} > 0)) && private_apt apt-get download "${packages[@]}"
+}
