@@ -32,7 +32,7 @@ if (!$ENV{LEASE_LOCK_SMALL_DISK})
 	exec @mount, $^X, $0 or die "could not run $mount[0]: $!";
 }
 
-my $node = start_waiting_node('disk_full', '');
+my $node = start_waiting_node('disk_full', $WaitTest::NEVER);
 my $psql = sub { return $node->safe_psql('postgres', shift) };
 my $full = 'could not extend file .*(No space left on device|wrote only).*HINT:  Check free disk space';
 my $long = 'x' x 1000;

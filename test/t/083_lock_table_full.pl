@@ -13,7 +13,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use WaitTest;
 
-my $node = start_waiting_node('locks', <<'CONF');
+my $node = start_waiting_node('locks', $WaitTest::NEVER . <<'CONF');
 max_locks_per_transaction = 10
 max_connections = 20
 max_prepared_transactions = 0
@@ -53,6 +53,10 @@ $user->query_safe("SELECT lease_acquire('$_', '1 hour', 'a')") foreach @held;
 $user->query_safe(q{SELECT lease_acquire('free', '1 hour', 'a'), lease_release('free', 'a')});
 my $tokens = tokens();
 
+# A grant that stays open, for somebody to wait for.
+my $open = open_session($node);
+$open->query_safe(q{BEGIN; SELECT lease_acquire('open', '1 hour', 'o')});
+
 # Two waiters, and locks until there are none left.
 send_to_wait($node, $waiter{1}, q{SELECT lease_acquire('held 1', '1 hour', 'w1', NULL)});
 send_to_wait($node, $waiter{2}, q{CALL lease_wait('held 1', '1 hour', 'w2', NULL, NULL)});
@@ -73,13 +77,17 @@ is(look($node, $queue), 'w11,w22', 'no locks left: the waiters wait');
 foreach my $call (
 	q{lease_acquire('new', '1 hour', 'b')}, q{lease_acquire('free', '1 hour', 'b')},
 	q{lease_acquire('free', '1 hour', 'b', '1 min')}, q{lease_renew('held 2', '1 hour', 'a')},
-	q{lease_release('held 1', 'a')}, q{lease_release_all('a')})
+	q{lease_release('held 1', 'a')}, q{lease_release_all('a')},
+	q{lease_acquire('open', '1 hour', 'b', '1 min')})
 {
 	session_fails($user, "SELECT $call", '53200', $full, "no locks left: $call");
 }
 session_fails($user, q{CALL lease_wait('free', '1 hour', 'b', '1 min', NULL)}, '53200', $full, 'no locks left: lease_wait');
 is(tokens(), $tokens, 'all leases are as they were');
 is(look($node, $queue), 'w11,w22', 'the queue is as it was');
+
+is($open->query_safe(q{SELECT lease_release('open', 'o')}), 't', 'who has its locks already, goes on');
+$open->query_safe('COMMIT');
 
 # A waiter whose turn comes then fails; it does not stay in the queue, and the
 # lease is not lost for the others.
@@ -105,6 +113,6 @@ is(look($node, q{SELECT string_agg(resource || ' ' || owner, ',' ORDER BY resour
 	'brief b,free b,held 1 w2,held 2 a,held 3 a', 'who holds what');
 nothing_left($node, 'locks given back');
 
-$_->quit foreach $hog, $user, values %waiter;
+$_->quit foreach $hog, $user, $open, values %waiter;
 $node->stop;
 done_testing();
