@@ -129,7 +129,7 @@ refuse_altered(Relation table)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("columns, primary key or persistence of lock table \"%s\" were altered",
 					RelationGetRelationName(table)),
-			 errhint("Undo it. Keep more about a lease in a table of your own.")));
+			 errhint("Undo it, and keep more about a lease in a table of your own. If the extension was updated, connect again, or restart the server if it preloads the library.")));
 }
 
 /*

@@ -298,7 +298,7 @@ wake(Waiter *waiter)
 static void
 append(Waiter *waiter)
 {
-	int			place = waiter - queue->waiters;
+	int			place = (int) (waiter - queue->waiters);
 
 	waiter->previous = queue->last;
 	waiter->next = NOBODY;
@@ -742,7 +742,7 @@ int
 wait_lock_limit(void)
 {
 	int64		now = clock_monotonic();
-	int64		check = Max(next_check, now + 2 * DeadlockTimeout * INT64CONST(1000));
+	int64		check = Max(next_check, now + DeadlockTimeout * INT64CONST(2000));
 	int64		until = Min(Min(deadline, lock_deadline), check);
 
 	return (int) Min(Max((until - now) / 1000, 0), INT_MAX - 1) + 1;

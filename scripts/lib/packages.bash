@@ -21,17 +21,39 @@ server_version_to_install() {
 	echo "${version:?no PostgreSQL server package found}"
 }
 
-# Packages that are missing, besides the server: for the build, and with "tests" for those too.
+# Packages that are missing, besides the server, for each purpose named: build, tests, static checks, and
+# to build a server from its source.
 missing_packages() {
+	local purpose
+	for purpose; do
+		"missing_for_$purpose"
+	done
+}
+
+missing_for_build() {
 	command -v make >/dev/null || echo make
 	command -v gcc >/dev/null || printf '%s\n' gcc libc6-dev
-	if [[ $1 == tests ]]; then
-		command -v prove >/dev/null || echo perl
-		command -v faketime >/dev/null || echo faketime
-		command -v dot >/dev/null || echo graphviz
-		command -v prometheus-postgres-exporter >/dev/null || echo prometheus-postgres-exporter
-		perl -MIPC::Run -MTest::More -e 1 2>/dev/null || echo libipc-run-perl
-	fi
+}
+
+missing_for_tests() {
+	command -v prove >/dev/null || echo perl
+	command -v faketime >/dev/null || echo faketime
+	command -v dot >/dev/null || echo graphviz
+	command -v prometheus-postgres-exporter >/dev/null || echo prometheus-postgres-exporter
+	perl -MIPC::Run -MTest::More -e 1 2>/dev/null || echo libipc-run-perl
+}
+
+missing_for_static() {
+	local command
+	for command in clang clang-tidy cppcheck shellcheck; do
+		command -v "$command" >/dev/null || echo "$command"
+	done
+}
+
+missing_for_server() {
+	command -v dpkg-source >/dev/null || echo dpkg-dev
+	command -v bison >/dev/null || echo bison
+	command -v flex >/dev/null || echo flex
 }
 
 as_root() {
@@ -95,11 +117,11 @@ disable_service() {
 	as_root update-rc.d "$unwanted_service" disable || true
 } >/dev/null 2>&1
 
-# Installs what is missing to build, with "tests" also to test, and sets PG_CONFIG unless the caller chose a
-# server. Touches neither the network nor sudo when nothing is missing.
+# Installs what is missing for the purposes named, and sets PG_CONFIG unless the caller chose a server. Touches
+# neither the network nor sudo when nothing is missing.
 install_missing() {
 	local missing version
-	mapfile -t missing < <(missing_packages "$1")
+	mapfile -t missing < <(missing_packages "$@")
 	[[ -n $PG_CONFIG ]] || find_server
 	if [[ -n $PG_CONFIG ]] && ((${#missing[@]} == 0)); then
 		return

@@ -1,5 +1,5 @@
 # A folder under /tmp that holds a whole session: copy of the sources, server, data, sockets. Sourced by demo
-# and check. Everything else happens inside the folder, as an unprivileged user, and goes when the script ends.
+# and the checks. Everything else happens inside the folder, as an unprivileged user, and goes when the script ends.
 
 # shellcheck source-path=SCRIPTDIR
 source "${BASH_SOURCE[0]%/*}/packages.bash"
@@ -10,28 +10,41 @@ child=
 
 # Always under /tmp: a longer path would not fit a socket's name, and make cannot handle spaces.
 make_work_folder() {
-	local root
-	root=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
 	work=$(mktemp -d /tmp/lease_lock.XXXXXX)
-	mkdir "$work/tree" "$work/tmp" "$work/socket"
-
-	# The checkout itself is never built in; nor does it matter what an earlier make left there.
-	tar -C "$root" --exclude=./.git --exclude=./tmp_check --exclude='*.o' --exclude='*.bc' --exclude='*.so' \
-		-cf - . | tar -C "$work/tree" -xf -
-	bindir=$("$PG_CONFIG" --bindir)
 
 	# A server refuses to run as root.
 	if ((EUID == 0)); then
 		account=postgres
 		id "$account" >/dev/null 2>&1 || account=nobody
-		chown -R "$account:" "$work"
+		chown "$account:" "$work"
 	fi
+	fill_work_folder
+}
+
+fill_work_folder() {
+	local root
+	root=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
+	mkdir "$work/tree" "$work/tmp" "$work/socket"
+
+	# The checkout itself is never built in; nor does it matter what an earlier make left there.
+	tar -C "$root" --exclude=./.git --exclude=./tmp_check --exclude='*.o' --exclude='*.bc' --exclude='*.so' \
+		-cf - . | tar -C "$work/tree" -xf -
+	((EUID != 0)) || chown -R "$account:" "$work"/{tree,tmp,socket}
+}
+
+# Ends what runs in the folder, and puts it back as it was, but for what the script itself keeps there.
+start_over() {
+	stop_all_inside
+	rm -rf "$work"/{tree,tmp,socket,pg,data,total,out.log,quiet.log,server.log} "$work"/report.*
+	fill_work_folder
 }
 
 # Replaces the shell, which has to be a subshell, by a command that runs as the unprivileged user in the
 # sources' copy and talks to the server in the folder.
 exec_inside() {
-	local command=(
+	local bindir command
+	bindir=$([[ ! -x $PG_CONFIG ]] || "$PG_CONFIG" --bindir) # one that is yet to be built has none
+	command=(
 		env HOME="$work" TMPDIR="$work/tmp" LANG=C.UTF-8 PATH="$work/pg$bindir:$PATH"
 		WORK="$work" SYSTEM_PG_CONFIG="$PG_CONFIG" PG_CONFIG="$work/pg$bindir/pg_config"
 		PGHOST="$work/socket" PGPORT=54321 PGUSER=postgres PGDATABASE=postgres
