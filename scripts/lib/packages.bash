@@ -32,6 +32,17 @@ missing_packages() {
 	fi
 }
 
+# Packages without which a test of a client library would be skipped. A Node.js that is not Debian's cannot use
+# Debian's library; the test asks npm then.
+missing_clients() {
+	/usr/bin/python3 -c 'import psycopg' || echo python3-psycopg
+	/usr/bin/python3 -c 'import psycopg2' || echo python3-psycopg2
+	/usr/bin/ruby -e 'require "active_record"' || echo ruby-activerecord
+	/usr/bin/ruby -e 'require "pg"' || echo ruby-pg
+	node -e 'require("pg")' || command -v npm >/dev/null || echo node-pg
+	PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || echo pgbouncer
+} 2>/dev/null
+
 as_root() {
 	if ((EUID == 0)); then
 		"$@"
@@ -40,41 +51,71 @@ as_root() {
 	fi
 }
 
-# Debian starts a server on port 5432 with every new server package; this machine did not ask for one.
+# Debian starts a server on port 5432 with every new server package, and PgBouncer on 6432; this machine did not
+# ask for them.
 no_cluster_file=/etc/postgresql-common/createcluster.d/zz_lease_lock_install.conf
+no_service_file=/usr/sbin/policy-rc.d
 
-forbid_new_cluster() {
+forbid_services() {
 	as_root install -d -m 755 "${no_cluster_file%/*}"
 	echo 'create_main_cluster = false' | as_root tee "$no_cluster_file" >/dev/null
+	if [[ ! -e $no_service_file ]]; then
+		printf '%s\n' '#!/bin/sh' '# While scripts/check of lease_lock installs packages.' 'exit 101' |
+			as_root tee "$no_service_file" >/dev/null
+		as_root chmod 755 "$no_service_file"
+	fi
 }
 
-allow_new_cluster() {
+allow_services() {
 	if [[ -e $no_cluster_file ]]; then
 		as_root rm -f "$no_cluster_file"
 		as_root rmdir -p --ignore-fail-on-non-empty "${no_cluster_file%/*}"
+	fi
+	if grep -qs lease_lock "$no_service_file"; then
+		as_root rm -f "$no_service_file"
+	fi
+}
+
+apt_install() {
+	as_root env DEBIAN_FRONTEND=noninteractive \
+		apt-get -qq -y --no-install-recommends install "$@" >&2
+}
+
+# Clients are worth a try each, and not worth to fail for: a test whose client cannot be had is skipped.
+install_clients() {
+	local package
+	if ! apt_install "$@"; then
+		for package in "$@"; do
+			apt_install "$package" || echo "$package cannot be installed: a test will be skipped" >&2
+		done
+	fi
+	# Nor is it to start with the machine.
+	if [[ " $* " == *' pgbouncer '* && -x /usr/sbin/pgbouncer ]]; then
+		as_root update-rc.d pgbouncer disable >&2 || true
 	fi
 }
 
 # Installs what is missing to build, with "tests" also to test, and sets PG_CONFIG unless the caller chose a
 # server. Touches neither the network nor sudo when nothing is missing.
 install_missing() {
-	local missing version
+	local missing clients=() version
 	mapfile -t missing < <(missing_packages "$1")
+	[[ $1 != tests ]] || mapfile -t clients < <(missing_clients)
 	[[ -n $PG_CONFIG ]] || find_server
-	if [[ -n $PG_CONFIG ]] && ((${#missing[@]} == 0)); then
+	if [[ -n $PG_CONFIG ]] && ((${#missing[@]} + ${#clients[@]} == 0)); then
 		return
 	fi
 
 	echo 'Installing what is missing ...' >&2
-	as_root apt-get -qq update >&2
+	as_root apt-get -qq update >&2 || echo 'no fresh list of packages' >&2
 	if [[ -z $PG_CONFIG ]]; then
 		version=$(server_version_to_install)
 		missing+=("postgresql-$version" "postgresql-server-dev-$version")
 	fi
-	forbid_new_cluster
-	as_root env DEBIAN_FRONTEND=noninteractive \
-		apt-get -qq -y --no-install-recommends install "${missing[@]}" >&2
-	allow_new_cluster
+	forbid_services || true
+	((${#missing[@]} == 0)) || apt_install "${missing[@]}"
+	((${#clients[@]} == 0)) || install_clients "${clients[@]}"
+	allow_services
 	[[ -n $PG_CONFIG ]] || find_server
 	if [[ -z $PG_CONFIG ]]; then
 		echo 'no PostgreSQL server 15 or later with its headers, even after the installation' >&2

@@ -83,7 +83,7 @@ stop_all_inside() {
 
 clean_up() {
 	trap '' INT TERM HUP
-	allow_new_cluster
+	allow_services
 	if [[ -n $work ]]; then
 		{
 			[[ -z $child ]] || kill -TERM "$child" || true
