@@ -12,6 +12,11 @@ OBJS = \
 	src/store.o \
 	src/wait.o \
 	src/deadlock.o \
+	src/pin.o \
+	src/guard.o \
+	src/template.o \
+	src/protect.o \
+	src/version.o \
 	src/clock.o
 DATA = $(wildcard sql/lease_lock--*.sql)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter
@@ -29,4 +34,4 @@ PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
 # PGXS tracks no dependencies unless the server was configured to.
-$(OBJS): src/lease_lock.h src/wait.h src/compat.h
+$(OBJS): src/lease_lock.h src/wait.h src/template.h src/compat.h

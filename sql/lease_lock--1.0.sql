@@ -81,6 +81,56 @@ CREATE FUNCTION lease_token(resource pg_catalog.text, owner pg_catalog.text)
 COMMENT ON FUNCTION lease_token(pg_catalog.text, pg_catalog.text) IS
 	'fencing token of a lease that this owner holds, NULL when it does not';
 
+CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text, token pg_catalog.int8)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_release(pg_catalog.text, pg_catalog.text, pg_catalog.int8) IS
+	'release a lease that this owner took with this token and nobody took over since; true when released';
+
+CREATE FUNCTION lease_renew(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
+		token pg_catalog.int8)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_renew(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int8) IS
+	'extend a lease that this owner still holds with this token to at least ttl from now; true when it is held';
+
+CREATE FUNCTION lease_assert(resource pg_catalog.text, owner pg_catalog.text)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_assert(pg_catalog.text, pg_catalog.text) IS
+	'fail unless this owner holds the lease, and keep it from being lost until the transaction ends; its fencing token';
+
+CREATE FUNCTION lease_assert(resource pg_catalog.text, token pg_catalog.int8)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME', 'lease_assert_token' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_assert(pg_catalog.text, pg_catalog.int8) IS
+	'fail unless the lease is held with this token, and keep it from being lost until the transaction ends; the token';
+
+CREATE FUNCTION lease_guard()
+	RETURNS pg_catalog.trigger
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_guard() IS
+	'trigger of protected tables: refuses writes unless the owner that lease_lock.owner names holds the lease of the row';
+
+CREATE FUNCTION lease_protect("table" pg_catalog.regclass, resource_template pg_catalog.text,
+		operations pg_catalog.text DEFAULT 'insert, update, delete')
+	RETURNS pg_catalog.void
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_protect(pg_catalog.regclass, pg_catalog.text, pg_catalog.text) IS
+	'make a table refuse writes by anyone who does not hold the lease of the row';
+
+CREATE FUNCTION lease_unprotect("table" pg_catalog.regclass)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_unprotect(pg_catalog.regclass) IS
+	'undo lease_protect; true when the table was protected';
+
+CREATE FUNCTION lease_version()
+	RETURNS pg_catalog.trigger
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_version() IS
+	'trigger BEFORE UPDATE with the name of a version column: refuses stale writes, counts the column on for writers that do not mention it';
+
 CREATE FUNCTION lease_purge()
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;

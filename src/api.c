@@ -36,6 +36,8 @@ PG_FUNCTION_INFO_V1(lease_release);
 PG_FUNCTION_INFO_V1(lease_release_all);
 PG_FUNCTION_INFO_V1(lease_renew);
 PG_FUNCTION_INFO_V1(lease_token);
+PG_FUNCTION_INFO_V1(lease_assert);
+PG_FUNCTION_INFO_V1(lease_assert_token);
 PG_FUNCTION_INFO_V1(lease_purge);
 
 /* Refuse to write where nothing can be written. */
@@ -118,6 +120,18 @@ wait_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 				 errhint("Give an interval of zero to %d years, or NULL to wait for as long as it takes.",
 						 MAX_TTL_YEARS)));
 	return usecs;
+}
+
+/* Get the fencing token of a lease from argument number argno. */
+static int64
+token_arg(FunctionCallInfo fcinfo, int argno, text *resource)
+{
+	if (PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("token of the lease on \"%s\" must not be null", text_to_cstring(resource)),
+				 errhint("lease_token() is null when that owner does not hold the lease.")));
+	return PG_GETARG_INT64(argno);
 }
 
 /*
@@ -215,16 +229,22 @@ lease_waiters(PG_FUNCTION_ARGS)
 }
 
 /*
- * lease_release(resource text, owner text) returns boolean
+ * lease_release(resource text, owner text [, token bigint]) returns boolean
  */
 Datum
 lease_release(PG_FUNCTION_ARGS)
 {
 	text	   *resource = name_arg(fcinfo, 0, "resource");
-	text	   *owner = name_arg(fcinfo, 1, "owner");
+	Claim		claim = {.owner = name_arg(fcinfo, 1, "owner")};
+	int64		token;
 
+	if (PG_NARGS() > 2)
+	{
+		token = token_arg(fcinfo, 2, resource);
+		claim.token = &token;
+	}
 	require_writable("lease_release()");
-	PG_RETURN_BOOL(release_lease(resource, owner));
+	PG_RETURN_BOOL(release_lease(resource, &claim));
 }
 
 /*
@@ -240,17 +260,50 @@ lease_release_all(PG_FUNCTION_ARGS)
 }
 
 /*
- * lease_renew(resource text, ttl interval, owner text) returns boolean
+ * lease_renew(resource text, ttl interval, owner text [, token bigint]) returns boolean
  */
 Datum
 lease_renew(PG_FUNCTION_ARGS)
 {
 	text	   *resource = name_arg(fcinfo, 0, "resource");
 	int64		ttl = ttl_arg(fcinfo, 1, resource);
-	text	   *owner = name_arg(fcinfo, 2, "owner");
+	Claim		claim = {.owner = name_arg(fcinfo, 2, "owner")};
+	int64		token;
 
+	if (PG_NARGS() > 3)
+	{
+		token = token_arg(fcinfo, 3, resource);
+		claim.token = &token;
+	}
 	require_writable("lease_renew()");
-	PG_RETURN_BOOL(renew_lease(resource, ttl, owner));
+	PG_RETURN_BOOL(renew_lease(resource, ttl, &claim));
+}
+
+/*
+ * lease_assert(resource text, owner text) returns bigint
+ */
+Datum
+lease_assert(PG_FUNCTION_ARGS)
+{
+	text	   *resource = name_arg(fcinfo, 0, "resource");
+	Claim		claim = {.owner = name_arg(fcinfo, 1, "owner")};
+
+	require_writable("lease_assert()");
+	PG_RETURN_INT64(assert_lease(resource, &claim, ASSERT_AS_CALLER));
+}
+
+/*
+ * lease_assert(resource text, token bigint) returns bigint
+ */
+Datum
+lease_assert_token(PG_FUNCTION_ARGS)
+{
+	text	   *resource = name_arg(fcinfo, 0, "resource");
+	int64		token = token_arg(fcinfo, 1, resource);
+	Claim		claim = {.token = &token};
+
+	require_writable("lease_assert()");
+	PG_RETURN_INT64(assert_lease(resource, &claim, ASSERT_AS_CALLER));
 }
 
 /*

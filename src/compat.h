@@ -89,6 +89,10 @@
 #include "catalog/pg_extension.h"
 #include "utils/fmgroids.h"
 
+/* 16: one function tells the owner of any object, and settings have memory of their own. */
+#define object_ownercheck(class, object, role) pg_class_ownercheck(object, role)
+#define guc_malloc(elevel, size) malloc(size)
+
 /* 16: an update says which indexes need entries, not only whether any does. */
 #define TU_UpdateIndexes bool
 #define TU_None false

@@ -18,6 +18,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
@@ -63,6 +65,15 @@ is_owner(const Lease *lease, const text *owner)
 	return lease->owner != NULL &&
 		VARSIZE_ANY_EXHDR(lease->owner) == VARSIZE_ANY_EXHDR(owner) &&
 		memcmp(VARDATA_ANY(lease->owner), VARDATA_ANY(owner), VARSIZE_ANY_EXHDR(owner)) == 0;
+}
+
+/* Was the lease, when it was last granted, granted to the one who is meant? */
+static bool
+is_claimed(const Lease *lease, const Claim *claim)
+{
+	return lease->owner != NULL &&
+		(claim->owner == NULL || is_owner(lease, claim->owner)) &&
+		(claim->token == NULL || lease->token == *claim->token);
 }
 
 static bool
@@ -186,6 +197,7 @@ try_grant(text *resource, int64 ttl, text *owner)
 		else if (!store_insert(store, &lease))
 			continue;
 
+		pin_forget(resource);
 		wait_note_change(resource, lease.expires_at);
 		make_durable();
 		outcome.result = GRANTED;
@@ -327,22 +339,24 @@ end_lease(LeaseStore *store)
 
 	lease.owner = NULL;
 	lease.expires_at = Min(lease.expires_at, clock_now());
+	pin_forget(lease.resource);
 	wait_note_change(lease.resource, lease.expires_at);
 	store_update(store, &lease);
 }
 
 /*
- * Stand on the row of a lease that this owner took and has not released, with
- * the row locked; false when there is none. Waits for whoever has the row.
+ * Stand on the row of a lease that the one who is meant took and has not
+ * released, with the row locked; false when there is none. Waits for whoever
+ * has the row.
  */
 static bool
-find_own_lease(LeaseStore *store, text *resource, const text *owner, LockTupleMode mode)
+find_own_lease(LeaseStore *store, text *resource, const Claim *claim, LockTupleMode mode)
 {
-	if (!store_fetch(store, resource, EXCLUSIVE_SLOT) || !is_owner(&store->lease, owner))
+	if (!store_fetch(store, resource, EXCLUSIVE_SLOT) || !is_claimed(&store->lease, claim))
 		return false;
 	require_holder_privileges(&store->lease);
 
-	if (store_lock_row(store, mode, LockWaitBlock) != ROW_LOCKED || !is_owner(&store->lease, owner))
+	if (store_lock_row(store, mode, LockWaitBlock) != ROW_LOCKED || !is_claimed(&store->lease, claim))
 		return false;
 	require_holder_privileges(&store->lease);	/* of whoever took it meanwhile */
 
@@ -350,14 +364,14 @@ find_own_lease(LeaseStore *store, text *resource, const text *owner, LockTupleMo
 }
 
 /*
- * Release the lease if this owner was the last to take it, also when its time
- * ran out since. Waits for an open transaction that is changing it.
+ * Release the lease if the one who is meant was the last to take it, also when
+ * its time ran out since. Waits for an open transaction that is changing it.
  */
 bool
-release_lease(text *resource, const text *owner)
+release_lease(text *resource, const Claim *claim)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
-	bool		released = find_own_lease(store, resource, owner, LockTupleExclusive);
+	bool		released = find_own_lease(store, resource, claim, LockTupleExclusive);
 
 	if (released)
 		end_lease(store);
@@ -410,12 +424,12 @@ release_all_leases(const text *owner)
  * that is changing it, but not for one that only relies on it.
  */
 bool
-renew_lease(text *resource, int64 ttl, const text *owner)
+renew_lease(text *resource, int64 ttl, const Claim *claim)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
 	bool		renewed = false;
 
-	if (find_own_lease(store, resource, owner, LockTupleNoKeyExclusive))
+	if (find_own_lease(store, resource, claim, LockTupleNoKeyExclusive))
 	{
 		TimestampTz now = clock_now();
 
@@ -433,6 +447,117 @@ renew_lease(text *resource, int64 ttl, const text *owner)
 
 	store_close(store);
 	return renewed;
+}
+
+/* Say who has the lease that was claimed, as far as the caller may know. */
+static char *
+describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
+{
+	double		seconds = fabs((double) (lease->expires_at - now)) / USECS_PER_SEC;
+
+	if (lease->owner == NULL)
+		return pstrdup("Nobody holds it.");
+	if (!is_held(lease, now))
+		return is_claimed(lease, claim) ?
+			psprintf("It expired %.3f seconds ago.", seconds) :
+			psprintf("Nobody holds it: the lease of another one expired %.3f seconds ago.", seconds);
+	if (claim->owner != NULL && is_owner(lease, claim->owner))
+		return psprintf("That owner holds it with token " INT64_FORMAT " for another %.3f seconds.",
+						lease->token, seconds);
+	if (may_act(lease))
+		return psprintf("Owner \"%s\" holds it with token " INT64_FORMAT " for another %.3f seconds.",
+						text_to_cstring(lease->owner), lease->token, seconds);
+	return psprintf("Another owner holds it for another %.3f seconds.", seconds);
+}
+
+/* End an assertion. No lease at all: the resource has no row. */
+static void
+refuse_assertion(const text *resource, const Claim *claim, const Lease *lease, TimestampTz now)
+{
+	char	   *name = text_to_cstring(resource);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 claim->owner == NULL ?
+			 errmsg("lease on \"%s\" with token " INT64_FORMAT " is not held", name, *claim->token) :
+			 claim->token == NULL ?
+			 errmsg("lease on \"%s\" is not held by owner \"%s\"", name, text_to_cstring(claim->owner)) :
+			 errmsg("lease on \"%s\" is not held by owner \"%s\" with token " INT64_FORMAT,
+					name, text_to_cstring(claim->owner), *claim->token),
+			 errdetail_internal("%s", lease ? describe_holder(lease, claim, now) : "Nobody holds it."),
+			 errhint("Acquire it with lease_acquire() and do the work again from the start: "
+					 "what it is about may have changed.")));
+}
+
+/*
+ * May the current transaction rely on a lease that the role acquired? A
+ * cascade of a foreign key runs as the owner of the table and a function may
+ * run as its definer: there the role that the session acts as counts, too.
+ */
+static bool
+may_rely(const Lease *lease, AssertRole role)
+{
+	return may_act(lease) ||
+		(role == ASSERT_AS_SESSION && has_privs_of_role(GetOuterUserId(), lease->holder));
+}
+
+/*
+ * Make sure that the lease is held by the one who is meant, and pin it: until
+ * the transaction ends nobody can take it away, even when its time runs out.
+ * Returns the token. Waits for an open transaction that is ending or moving the
+ * lease, but not for a renewal.
+ *
+ * The version that is judged may be older than that of an open renewal. That is
+ * the right one, since the renewal may be rolled back, and it only errs on the
+ * safe side; the row lock goes to both.
+ */
+int64
+assert_lease(text *resource, const Claim *claim, AssertRole role)
+{
+	const Lease *pinned = pin_find(resource);
+	LeaseStore *store;
+	int64		token;
+
+	if (pinned != NULL && is_claimed(pinned, claim))
+	{
+		if (!may_rely(pinned, role))
+			require_holder_privileges(pinned);
+		return pinned->token;
+	}
+
+	store = store_open(RowShareLock);
+	for (;;)
+	{
+		TimestampTz now;
+		RowLockResult locked;
+
+		CHECK_FOR_INTERRUPTS();
+
+		if (!store_fetch(store, resource, EXCLUSIVE_SLOT))
+			refuse_assertion(resource, claim, NULL, 0);
+
+		now = clock_now();
+		if (!is_claimed(&store->lease, claim) || !is_held(&store->lease, now))
+			refuse_assertion(resource, claim, &store->lease, now);
+		if (!may_rely(&store->lease, role))
+			require_holder_privileges(&store->lease);
+
+		locked = store_lock_row(store, LockTupleKeyShare, LockWaitBlock);
+		if (locked == ROW_GONE)
+			continue;			/* there may be another row */
+
+		now = clock_now();
+		if (!is_claimed(&store->lease, claim) || !is_held(&store->lease, now))
+			refuse_assertion(resource, claim, &store->lease, now);
+		if (!may_rely(&store->lease, role))
+			require_holder_privileges(&store->lease);
+		break;
+	}
+
+	token = store->lease.token;
+	pin_remember(&store->lease);
+	store_close(store);
+	return token;
 }
 
 /*
@@ -523,6 +648,7 @@ purge_leases(void)
 
 		if (store_lock_row(store, LockTupleExclusive, LockWaitSkip) == ROW_LOCKED)
 		{
+			pin_forget(store->lease.resource);
 			store_delete(store);
 			purged++;
 		}

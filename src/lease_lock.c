@@ -24,6 +24,8 @@ _PG_init(void)
 	store_init();
 	lease_init();
 	wait_init();
+	pin_init();
+	guard_init();
 
 	MarkGUCPrefixReserved("lease_lock");
 }

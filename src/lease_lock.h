@@ -37,6 +37,20 @@ typedef struct Lease
 	FullTransactionId xid;		/* transaction that granted it */
 } Lease;
 
+/* Whose lease is meant: that of an owner, that with a token, or both. */
+typedef struct Claim
+{
+	const text *owner;			/* NULL: whoever has the token */
+	const int64 *token;			/* NULL: whichever the owner has */
+} Claim;
+
+/* Which role needs the privileges of the one that acquired an asserted lease. */
+typedef enum AssertRole
+{
+	ASSERT_AS_CALLER,			/* the current one */
+	ASSERT_AS_SESSION			/* it, or the one that the session acts as */
+} AssertRole;
+
 /* Whose uncommitted change is in the way, and which speculative insert of it. */
 typedef struct BusyRow
 {
@@ -101,11 +115,21 @@ extern bool store_next(LeaseStore *store, StoreFilter wanted, const void *arg);
 /* lease.c: the rules */
 extern void lease_init(void);
 extern bool acquire_lease(text *resource, int64 ttl, text *owner, int64 wait, void (*before_sleep) (void));
-extern bool release_lease(text *resource, const text *owner);
+extern bool release_lease(text *resource, const Claim *claim);
 extern int64 release_all_leases(const text *owner);
-extern bool renew_lease(text *resource, int64 ttl, const text *owner);
+extern bool renew_lease(text *resource, int64 ttl, const Claim *claim);
+extern int64 assert_lease(text *resource, const Claim *claim, AssertRole role);
 extern bool current_holder(LeaseStore *store, const text *resource);
 extern bool held_token(text *resource, const text *owner, int64 *token);
 extern int64 purge_leases(void);
+
+/* pin.c: leases that the current transaction relies on */
+extern void pin_init(void);
+extern const Lease *pin_find(const text *resource);
+extern void pin_remember(const Lease *lease);
+extern void pin_forget(const text *resource);
+
+/* guard.c: tables that refuse writes without a lease */
+extern void guard_init(void);
 
 #endif							/* LEASE_LOCK_H */

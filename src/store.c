@@ -386,18 +386,26 @@ store_next(LeaseStore *store, StoreFilter wanted, const void *arg)
 /*
  * Lock the row that the store stands on. With LockWaitBlock, waits for others
  * and goes on to the newest version; with LockWaitSkip, does neither.
+ *
+ * FOR KEY SHARE does not wait for an open update, and then stands on the
+ * version before it. The new one has to be locked as well: only its lockers
+ * count when it is committed.
  */
 RowLockResult
 store_lock_row(LeaseStore *store, LockTupleMode mode, LockWaitPolicy policy)
 {
 	ItemPointerData tid = store->row->tts_tid;
+	uint8		flags = 0;
 	TM_FailureData failure;
 	TM_Result	result;
 
+	if (policy == LockWaitBlock)
+		flags |= TUPLE_LOCK_FLAG_FIND_LAST_VERSION;
+	if (mode == LockTupleKeyShare)
+		flags |= TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS;
+
 	result = table_tuple_lock(store->table, &tid, GetActiveSnapshot(), store->row,
-							  GetCurrentCommandId(false), mode, policy,
-							  policy == LockWaitBlock ? TUPLE_LOCK_FLAG_FIND_LAST_VERSION : 0,
-							  &failure);
+							  GetCurrentCommandId(false), mode, policy, flags, &failure);
 	switch (result)
 	{
 		case TM_Ok:
