@@ -138,6 +138,7 @@ told = [%w[a b], %w[b a]].map do |first, second|
       met << first
       sleep 0.01 until met.size == 2
       Lease.call("SELECT lease_acquire(?, '1 minute', ?, '30 seconds')", second, first)
+      Lease.call('SELECT lease_release_all(?)', first)
     end
     nil
   rescue ActiveRecord::Deadlocked => e

@@ -103,6 +103,7 @@ async function deadlock() {
     if (holding === 2) bothHold();
     await met;
     await client.query("SELECT lease_acquire($1, '1 minute', $2, '30 seconds')", [second, first]);
+    await client.query('SELECT lease_release_all($1)', [first]);
   });
   const ended = await Promise.allSettled([cross('a', 'b'), cross('b', 'a')]);
   say('deadlock', ...ended.filter((one) => one.status === 'rejected').map((one) => one.reason.code));

@@ -103,6 +103,7 @@ def cross(first, second, met, told):
             cursor.execute("SELECT lease_acquire(%s, '1 minute', %s)", (first, first))
             met.wait()
             cursor.execute("SELECT lease_acquire(%s, '1 minute', %s, '30 seconds')", (second, first))
+            cursor.execute("SELECT lease_release_all(%s)", (first,))
     except errors.DeadlockDetected as error:
         told.append((error.diag.sqlstate, type(error).__name__))
 

@@ -40,7 +40,7 @@ sub can_run
 	return;
 }
 
-# A server with a protected table of this name, whose item 1 has a version, and
+# A server with a protected table of this name that holds items with versions, and
 # with the roles app, who runs the programs, and boss, who has leased the vault.
 sub start_client_node
 {
@@ -49,7 +49,7 @@ sub start_client_node
 
 	$node->safe_psql('postgres', qq{
 		CREATE TABLE $table (id int PRIMARY KEY, name text NOT NULL, lock_version int NOT NULL DEFAULT 0);
-		INSERT INTO $table VALUES (1, 'wood');
+		INSERT INTO $table SELECT i, 'wood' FROM generate_series(1, 5) AS i;
 		SELECT lease_protect('$table', 'item:{id}');
 		CREATE TRIGGER ${table}_version BEFORE UPDATE ON $table
 			FOR EACH ROW EXECUTE FUNCTION lease_version('lock_version');
