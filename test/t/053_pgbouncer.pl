@@ -26,6 +26,11 @@ $node->safe_psql('postgres', q{
 	GRANT INSERT ON log TO app;
 });
 
+# From 1.21 on, statements that are prepared by name find their way, too.
+my ($version) = (run_command([ $pgbouncer, '--version' ]))[0] =~ /PgBouncer (\d+\.\d+)/;
+my ($major, $minor) = split(/\./, $version);
+my $by_name = $major > 1 || $minor >= 21;
+
 append_to_file("$folder/users", qq{"app" ""\n});
 append_to_file("$folder/pgbouncer.ini", <<"INI");
 [databases]
@@ -43,6 +48,7 @@ ignore_startup_parameters = extra_float_digits
 logfile = $folder/log
 pidfile = $folder/pid
 INI
+append_to_file("$folder/pgbouncer.ini", "max_prepared_statements = 100\n") if $by_name;
 system_or_bail($pgbouncer, '-q', '-d', "$folder/pgbouncer.ini");
 END
 {
@@ -88,16 +94,20 @@ SELECT lease_acquire('item:' || :id, '1 minute', :me) AS granted \gset
 	INSERT INTO log (client, what) VALUES (:client_id, 'released');
 \endif
 SQL
-my $before = $node->safe_psql('postgres', 'SELECT sum(lock_version) FROM item');
 
-command_checks_all(
-	[
-		'pgbench', '--no-vacuum', '--protocol=extended', '--client=16', '--jobs=2', '--transactions=40',
-		"--file=$folder/count.sql", $app
-	],
-	0, [qr/processed: 640\/640\n/], [qr/^$/], '16 clients on 2 connections');
-is($node->safe_psql('postgres', 'SELECT sum(lock_version) FROM item') - $before,
-	$node->safe_psql('postgres', q{SELECT count(*) FROM log WHERE what = 'released'}), 'no count was lost');
+foreach my $protocol ('extended', $by_name ? 'prepared' : ())
+{
+	my $counted = q{SELECT (SELECT sum(lock_version) FROM item) - (SELECT count(*) FROM log WHERE what = 'released')};
+	my $before = $node->safe_psql('postgres', $counted);
+
+	command_checks_all(
+		[
+			'pgbench', '--no-vacuum', "--protocol=$protocol", '--client=16', '--jobs=2', '--transactions=40',
+			"--file=$folder/count.sql", $app
+		],
+		0, [qr/processed: 640\/640\n/], [qr/^$/], "$protocol: 16 clients on 2 connections");
+	is($node->safe_psql('postgres', $counted), $before, "$protocol: no count was lost");
+}
 is($node->safe_psql('postgres', 'SELECT count(DISTINCT pid) FROM log'),
 	2, 'two server connections served all');
 cmp_ok($node->safe_psql('postgres', q{
