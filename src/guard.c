@@ -32,8 +32,10 @@ PG_FUNCTION_INFO_V1(lease_guard);
 typedef struct Guard
 {
 	Template   *template;
-	StringInfoData old_name;
-	StringInfoData new_name;
+	StringInfoData name;
+	uint64		losses;			/* when the row that the template remembers */
+	uint64		settings;		/* was found to be covered, and */
+	Oid			role;			/* by whom */
 } Guard;
 
 /* The settings, and what they mean; NULL when empty. */
@@ -41,6 +43,7 @@ static char *owner_setting;
 static char *token_setting;
 static const text *session_owner = NULL;
 static const int64 *session_token = NULL;
+static uint64 settings = 0;		/* counts their changes */
 
 static bool
 check_owner(char **newval, void **extra, GucSource source)
@@ -69,6 +72,7 @@ static void
 assign_owner(const char *newval, void *extra)
 {
 	session_owner = extra;
+	settings++;
 }
 
 static bool
@@ -101,6 +105,7 @@ static void
 assign_token(const char *newval, void *extra)
 {
 	session_token = extra;
+	settings++;
 }
 
 void
@@ -164,10 +169,9 @@ get_guard(FunctionCallInfo fcinfo)
 
 	check_trigger(fcinfo);
 	context = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
-	guard = palloc(sizeof(Guard));
+	guard = palloc0(sizeof(Guard));
 	guard->template = template_for_table(call->tg_trigger->tgargs[0], call->tg_relation);
-	init_resource_buffer(&guard->old_name);
-	init_resource_buffer(&guard->new_name);
+	initStringInfo(&guard->name);
 	MemoryContextSwitchTo(context);
 
 	fcinfo->flinfo->fn_extra = guard;
@@ -208,6 +212,42 @@ assert_for_row(text *resource)
 }
 
 /*
+ * Has a row with the same values been let pass in this statement, and nothing
+ * changed since that could make a difference?
+ */
+static bool
+is_covered(const Guard *guard, TupleTableSlot *row)
+{
+	return template_is_remembered(guard->template, row) &&
+		guard->losses == pin_losses() && guard->settings == settings && guard->role == GetUserId();
+}
+
+static void
+remember_covered(Guard *guard, TupleTableSlot *row)
+{
+	template_remember(guard->template, row);
+	guard->losses = pin_losses();
+	guard->settings = settings;
+	guard->role = GetUserId();
+}
+
+/* Make sure of the leases of a row, before and after the change. */
+static void
+guard_row(Guard *guard, const TriggerData *call)
+{
+	TupleTableSlot *row = call->tg_trigslot;
+	TupleTableSlot *new_row = TRIGGER_FIRED_BY_UPDATE(call->tg_event) ? call->tg_newslot : NULL;
+
+	if (!is_covered(guard, row))
+	{
+		assert_for_row(template_fill(guard->template, row, &guard->name));
+		remember_covered(guard, row);
+	}
+	if (new_row != NULL && !template_unchanged(guard->template, row, new_row))
+		assert_for_row(template_fill(guard->template, new_row, &guard->name));
+}
+
+/*
  * lease_guard('template') returns trigger
  *
  * An update that moves a row from one lease to another needs both.
@@ -222,22 +262,13 @@ lease_guard(PG_FUNCTION_ARGS)
 		.callback = describe_table,
 		.arg = call->tg_relation
 	};
-	text	   *name;
 
 	if (TRIGGER_FIRED_BY_TRUNCATE(call->tg_event))
 		refuse_truncate(call->tg_relation);
 	PreventCommandIfReadOnly("a write to a protected table");
 
 	error_context_stack = &context;
-	name = template_fill(guard->template, call->tg_trigslot, &guard->old_name);
-	assert_for_row(name);
-	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event))
-	{
-		text	   *new_name = template_fill(guard->template, call->tg_newslot, &guard->new_name);
-
-		if (VARSIZE(new_name) != VARSIZE(name) || memcmp(new_name, name, VARSIZE(name)) != 0)
-			assert_for_row(new_name);
-	}
+	guard_row(guard, call);
 	error_context_stack = context.previous;
 
 	PG_RETURN_POINTER(TRIGGER_FIRED_BY_UPDATE(call->tg_event) ? call->tg_newtuple : call->tg_trigtuple);

@@ -128,6 +128,7 @@ extern void pin_init(void);
 extern const Lease *pin_find(const text *resource);
 extern void pin_remember(const Lease *lease);
 extern void pin_forget(const text *resource);
+extern uint64 pin_losses(void);
 
 /* guard.c: tables that refuse writes without a lease */
 extern void guard_init(void);

@@ -42,6 +42,7 @@ typedef struct Pin
 static MemoryContext pin_context = NULL;	/* goes with the transaction */
 static HTAB *pins;
 static dlist_head pins_in_order;
+static uint64 losses = 0;		/* pins that were here and are not any more */
 
 static uint64
 resource_hash(const text *resource)
@@ -71,6 +72,17 @@ remove_pin(Pin *pin)
 	pfree(pin->lease.resource);
 	pfree(pin->lease.owner);
 	hash_search(pins, &pin->hash, HASH_REMOVE, NULL);
+	losses++;
+}
+
+/*
+ * Count of pins that were forgotten, ever. While it stays the same, what was
+ * pinned in this transaction still is.
+ */
+uint64
+pin_losses(void)
+{
+	return losses;
 }
 
 /* Get the lease on the resource if this transaction has pinned it, or NULL. */
@@ -121,6 +133,7 @@ pin_remember(const Lease *lease)
 	{
 		MemoryContextDelete(pin_context);
 		pin_context = NULL;
+		losses++;
 	}
 	if (pin_context == NULL)
 		create_pins();
@@ -147,7 +160,10 @@ static void
 forget_at_end(XactEvent event, void *arg)
 {
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+	{
 		pin_context = NULL;		/* freed with TopTransactionContext */
+		losses++;
+	}
 }
 
 /* Pins go to the parent with their row locks, or are gone with them. */

@@ -81,19 +81,31 @@ parse_operations(const text *list)
 	return operations;
 }
 
-/* Open a table that the caller wants to protect or no longer protect. */
-static Relation
-open_own_table(Oid relid)
+static void
+require_ownership(Oid relid)
 {
-	Relation	table = try_relation_open(relid, ShareRowExclusiveLock);
+	const char *name = get_rel_name(relid);
 
-	if (table == NULL)
+	if (name == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("table with OID %u does not exist", relid)));
 	if (!object_ownercheck(RelationRelationId, relid, GetUserId()))
-		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(table->rd_rel->relkind),
-					   RelationGetRelationName(table));
+		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(get_rel_relkind(relid)), name);
+}
+
+/*
+ * Open a table that the caller wants to protect or no longer protect. Nobody
+ * else may lock it, not even for a moment.
+ */
+static Relation
+open_own_table(Oid relid)
+{
+	Relation	table;
+
+	require_ownership(relid);
+	table = relation_open(relid, ShareRowExclusiveLock);
+	require_ownership(relid);
 	return table;
 }
 

@@ -18,6 +18,7 @@
 
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/datetime.h"
 #include "utils/fmgroids.h"
 #include "utils/json.h"
@@ -36,11 +37,15 @@ typedef struct TemplatePart
 	int			literal_length;
 	AttrNumber	column;			/* 0: none, the template ends here */
 	Oid			type;			/* of the column; ANYENUMOID for any enum */
+	bool		byval;
+	int16		typlen;
+	Datum		last;			/* value of the row that is remembered */
 } TemplatePart;
 
 struct Template
 {
 	Relation	table;
+	bool		remembers;		/* a row, by its values */
 	int			nparts;
 	TemplatePart parts[FLEXIBLE_ARRAY_MEMBER];
 };
@@ -172,6 +177,8 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 				 errhint("Use the columns that it is computed from.")));
 
 	part->column = number;
+	part->byval = column->attbyval;
+	part->typlen = column->attlen;
 	part->type = printable_type(column->atttypid);
 	if (!OidIsValid(part->type))
 		ereport(ERROR,
@@ -234,13 +241,6 @@ template_for_table(const char *text, Relation table)
 	return template;
 }
 
-/* Make a buffer for template_fill(), in the current memory context. */
-void
-init_resource_buffer(StringInfo buffer)
-{
-	initStringInfo(buffer);
-}
-
 /*
  * Make the name of the resource that a row belongs to. The result is in the
  * buffer, and good until that is used again.
@@ -286,4 +286,61 @@ template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer)
 
 	SET_VARSIZE(buffer->data, buffer->len);
 	return (text *) buffer->data;
+}
+
+/* Is the name the same for both, judged by the values that it is made of? */
+bool
+template_unchanged(const Template *template, TupleTableSlot *old_row, TupleTableSlot *new_row)
+{
+	for (int i = 0; i < template->nparts && template->parts[i].column != 0; i++)
+	{
+		const TemplatePart *part = &template->parts[i];
+		bool		old_isnull;
+		bool		new_isnull;
+		Datum		old_value = slot_getattr(old_row, part->column, &old_isnull);
+		Datum		new_value = slot_getattr(new_row, part->column, &new_isnull);
+
+		if (old_isnull || new_isnull ||
+			!datum_image_eq(old_value, new_value, part->byval, part->typlen))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Remember the values of a row, to know one of the same name sooner than by
+ * making the name. Only of templates whose values need no memory.
+ */
+void
+template_remember(Template *template, TupleTableSlot *row)
+{
+	template->remembers = false;
+	for (int i = 0; i < template->nparts && template->parts[i].column != 0; i++)
+	{
+		TemplatePart *part = &template->parts[i];
+		bool		isnull;
+
+		if (!part->byval)
+			return;
+		part->last = slot_getattr(row, part->column, &isnull);
+	}
+	template->remembers = true;
+}
+
+/* Has the row the values that are remembered? */
+bool
+template_is_remembered(const Template *template, TupleTableSlot *row)
+{
+	if (!template->remembers)
+		return false;
+
+	for (int i = 0; i < template->nparts && template->parts[i].column != 0; i++)
+	{
+		const TemplatePart *part = &template->parts[i];
+		bool		isnull;
+
+		if (slot_getattr(row, part->column, &isnull) != part->last || isnull)
+			return false;
+	}
+	return true;
 }

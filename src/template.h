@@ -15,7 +15,9 @@
 typedef struct Template Template;
 
 extern Template *template_for_table(const char *text, Relation table);
-extern void init_resource_buffer(StringInfo buffer);
 extern text *template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer);
+extern bool template_unchanged(const Template *template, TupleTableSlot *old_row, TupleTableSlot *new_row);
+extern void template_remember(Template *template, TupleTableSlot *row);
+extern bool template_is_remembered(const Template *template, TupleTableSlot *row);
 
 #endif							/* LEASE_LOCK_TEMPLATE_H */
