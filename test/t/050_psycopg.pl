@@ -13,7 +13,7 @@ foreach my $driver (qw(psycopg psycopg2))
 	SKIP:
 	{
 		my $python = can_run([ 'python3', '/usr/bin/python3' ], '-c', "import $driver")
-		  or skip "no Python with $driver (Debian: python3-$driver)", 3;
+		  or skip "no Python with $driver (Debian: python3-$driver)", 1;
 		my $node = start_client_node($driver, 'item');
 
 		is(run_client($node, [ $python, 'psycopg_client.py', $driver ]),
