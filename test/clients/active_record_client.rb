@@ -116,7 +116,7 @@ Lease.with('item:1') do |lease|
   end
 
   # A write that passes by the check of ActiveRecord meets that of the trigger.
-  mistake('stale version') { lease.transaction { stale.update_columns(name: 'stale', lock_version: 3) } }
+  mistake('stale version') { lease.transaction { Item.where(id: 1).update_all(name: 'stale', lock_version: 3) } }
 end
 
 # A request has its query cache on. What would be remembered there was true a moment ago.

@@ -95,6 +95,8 @@ SELECT lease_acquire('item:' || :id, '1 minute', :me) AS granted \gset
 \endif
 SQL
 
+# A thread for each client: pgbench stops its thread while it prepares, and all
+# that has a connection must be able to go on.
 foreach my $protocol ('extended', $by_name ? 'prepared' : ())
 {
 	my $counted = q{SELECT (SELECT sum(lock_version) FROM item) - (SELECT count(*) FROM log WHERE what = 'released')};
@@ -102,7 +104,7 @@ foreach my $protocol ('extended', $by_name ? 'prepared' : ())
 
 	command_checks_all(
 		[
-			'pgbench', '--no-vacuum', "--protocol=$protocol", '--client=16', '--jobs=2', '--transactions=40',
+			'pgbench', '--no-vacuum', "--protocol=$protocol", '--client=16', '--jobs=16', '--transactions=40',
 			"--file=$folder/count.sql", $app
 		],
 		0, [qr/processed: 640\/640\n/], [qr/^$/], "$protocol: 16 clients on 2 connections");
