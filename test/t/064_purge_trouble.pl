@@ -69,12 +69,20 @@ $psql->('CHECKPOINT');
 rename($node->data_dir . "/base/$oid", $node->data_dir . "/base/gone") or die "rename: $!";
 set_and_reload($node, 'lease_lock.purge_interval', '1ms');
 $node->restart;
-add_ended($node, 'neighbour', 10);
-is_purged($node, 'neighbour', 'beside a database that cannot be connected to');
+foreach my $round (1 .. 10)
+{
+	add_ended($node, 'neighbour', 10);
+	is_purged($node, 'neighbour', "beside a database that cannot be connected to, round $round");
+}
+# From one millisecond on the time between two visits doubles.
+my $visits = times_logged($node, qr/The database subdirectory .* is missing/);
+cmp_ok($visits, '>', 0, 'the server says so');
+cmp_ok($visits, '<', 25, 'visits are put off for longer and longer');
 rename($node->data_dir . "/base/gone", $node->data_dir . "/base/$oid") or die "rename: $!";
 $node->safe_psql('broken', 'CREATE EXTENSION lease_lock');
 add_ended($node, 'broken', 10);
 set_and_reload($node, 'lease_lock.purge_interval', '100ms');
+$node->restart;
 is_purged($node, 'broken', 'when it can be again');
 
 # An administrator ends the worker, or cancels what it does.
@@ -89,6 +97,7 @@ foreach my $function ('pg_terminate_backend', 'pg_cancel_backend')
 # ... or the launcher, which comes back after a while, not at once.
 my $launcher = $psql->('SELECT pid FROM pg_stat_activity WHERE ' . launcher());
 my $ended_at = $psql->("SELECT extract(epoch FROM clock_timestamp()) FROM pg_terminate_backend($launcher, 60000)");
+becomes_true($node, 'postgres', 'SELECT count(*) = 1 FROM pg_stat_activity WHERE ' . launcher(), 'the launcher comes back');
 add_ended($node, 'postgres', 10);
 is_purged($node, 'postgres', 'pg_terminate_backend of the launcher');
 cmp_ok($psql->('SELECT extract(epoch FROM backend_start) FROM pg_stat_activity WHERE ' . launcher()) - $ended_at,
