@@ -8,10 +8,27 @@ MODULE_big = lease_lock
 OBJS = \
 	src/lease_lock.o \
 	src/api.o \
+	src/grant.o \
+	src/slots.o \
 	src/lease.o \
 	src/store.o \
 	src/wait.o \
 	src/deadlock.o \
+	src/subxact.o \
+	src/assert.o \
+	src/pin.o \
+	src/guard.o \
+	src/template.o \
+	src/protect.o \
+	src/version.o \
+	src/purge.o \
+	src/worker.o \
+	src/stats.o \
+	src/events.o \
+	src/quota.o \
+	src/graph.o \
+	src/monitor.o \
+	src/printable.o \
 	src/clock.o
 DATA = $(wildcard sql/lease_lock--*.sql)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter
@@ -29,4 +46,4 @@ PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
 # PGXS tracks no dependencies unless the server was configured to.
-$(OBJS): src/lease_lock.h src/wait.h src/compat.h
+$(OBJS): $(wildcard src/*.h)

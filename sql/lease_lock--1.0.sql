@@ -24,6 +24,11 @@ CREATE TABLE lease_lock (
 	expires_at pg_catalog.timestamptz NOT NULL,
 	holder pg_catalog.oid NOT NULL,
 	xid pg_catalog.xid8 NOT NULL,
+	mode pg_catalog."char" NOT NULL,
+	holds pg_catalog.int4 NOT NULL,
+	lock_delay pg_catalog.int8 NOT NULL,
+	hold_until pg_catalog.timestamptz,
+	payload pg_catalog.jsonb,
 	PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 70);
 
@@ -34,9 +39,14 @@ ALTER TABLE lease_lock
 
 COMMENT ON TABLE lease_lock IS
 	'leases, as the lease_* functions keep them; read lease_status instead';
+COMMENT ON COLUMN lease_lock.slot IS '0: the exclusive lease, and the gate to the others';
 COMMENT ON COLUMN lease_lock.owner IS 'NULL: released';
 COMMENT ON COLUMN lease_lock.holder IS 'role that acquired the lease';
 COMMENT ON COLUMN lease_lock.xid IS 'transaction that granted the lease';
+COMMENT ON COLUMN lease_lock.mode IS 'x exclusive, s shared, p permit';
+COMMENT ON COLUMN lease_lock.holds IS 'how often it has to be released';
+COMMENT ON COLUMN lease_lock.lock_delay IS 'microseconds after an expiry in which nobody gets it';
+COMMENT ON COLUMN lease_lock.hold_until IS 'a release before keeps it until then';
 
 CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
@@ -50,6 +60,71 @@ CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval,
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
 	'acquire a lease, waiting for it in order of arrival for at most wait, or for ever when that is NULL; true when granted';
+
+CREATE FUNCTION lease_acquire_shared(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_shared(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
+	'acquire a lease beside others who share it, unless somebody holds it exclusively, without waiting; true when granted';
+
+CREATE FUNCTION lease_acquire_shared(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
+		wait pg_catalog.interval)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_shared(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
+	'acquire a lease beside others who share it, unless somebody holds it exclusively, waiting for at most wait, or for ever when that is NULL; true when granted';
+
+CREATE FUNCTION lease_acquire_permit(resource pg_catalog.text, permits pg_catalog.int4, ttl pg_catalog.interval,
+		owner pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_permit(pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.text) IS
+	'acquire one of so many permits, without waiting; true when granted';
+
+CREATE FUNCTION lease_acquire_permit(resource pg_catalog.text, permits pg_catalog.int4, ttl pg_catalog.interval,
+		owner pg_catalog.text,
+		wait pg_catalog.interval)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_permit(pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
+	'acquire one of so many permits, waiting for at most wait, or for ever when that is NULL; true when granted';
+
+CREATE FUNCTION lease_acquire_all(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_all(pg_catalog.text[], pg_catalog.interval, pg_catalog.text) IS
+	'acquire the leases on all of these resources or on none, without waiting; true when granted';
+
+CREATE FUNCTION lease_acquire_all(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text,
+		wait pg_catalog.interval)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_all(pg_catalog.text[], pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
+	'acquire the leases on all of these resources or on none, waiting for at most wait, or for ever when that is NULL; true when granted';
+
+CREATE FUNCTION lease_acquire_any(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text)
+	RETURNS pg_catalog.text
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_any(pg_catalog.text[], pg_catalog.interval, pg_catalog.text) IS
+	'acquire the lease on the first of these resources that is free, without waiting; its name, NULL when none is';
+
+CREATE FUNCTION lease_acquire_any(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text,
+		wait pg_catalog.interval)
+	RETURNS pg_catalog.text
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_acquire_any(pg_catalog.text[], pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
+	'acquire the lease on the first of these resources that is free, waiting for at most wait, or for ever when that is NULL; its name, NULL when none is';
+
+CREATE FUNCTION lease_request(
+		resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text, wait pg_catalog.interval DEFAULT '0',
+		mode pg_catalog.text DEFAULT 'exclusive', permits pg_catalog.int4 DEFAULT NULL, reentrant pg_catalog.bool DEFAULT false,
+		min_hold pg_catalog.interval DEFAULT NULL, lock_delay pg_catalog.interval DEFAULT NULL, payload pg_catalog.jsonb DEFAULT NULL,
+		OUT granted pg_catalog.bool, OUT token pg_catalog.int8, OUT expires_at pg_catalog.timestamptz,
+		OUT waited pg_catalog.interval, OUT blocked_by pg_catalog.text, OUT blocked_for pg_catalog.interval)
+	RETURNS pg_catalog.record
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_request(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb) IS
+	'acquire a lease of any mode with all options; whether it was granted, and who is in the way when it was not';
 
 CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
 		wait pg_catalog.interval, INOUT acquired pg_catalog.bool)
@@ -81,6 +156,69 @@ CREATE FUNCTION lease_token(resource pg_catalog.text, owner pg_catalog.text)
 COMMENT ON FUNCTION lease_token(pg_catalog.text, pg_catalog.text) IS
 	'fencing token of a lease that this owner holds, NULL when it does not';
 
+CREATE FUNCTION lease_transfer(resource pg_catalog.text, owner pg_catalog.text, new_owner pg_catalog.text)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_transfer(pg_catalog.text, pg_catalog.text, pg_catalog.text) IS
+	'hand a lease that this owner holds over to another; its new token, NULL when this owner does not hold it';
+
+CREATE FUNCTION lease_break(resource pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_break(pg_catalog.text) IS
+	'free a resource, whoever holds it; true when it was not free';
+REVOKE ALL ON FUNCTION lease_break(pg_catalog.text) FROM PUBLIC;
+
+CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text, token pg_catalog.int8)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_release(pg_catalog.text, pg_catalog.text, pg_catalog.int8) IS
+	'release a lease that this owner took with this token and nobody took over since; true when released';
+
+CREATE FUNCTION lease_renew(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
+		token pg_catalog.int8)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_renew(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int8) IS
+	'extend a lease that this owner still holds with this token to at least ttl from now; true when it is held';
+
+CREATE FUNCTION lease_assert(resource pg_catalog.text, owner pg_catalog.text)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_assert(pg_catalog.text, pg_catalog.text) IS
+	'fail unless this owner holds the lease, and keep it from being lost until the transaction ends; its fencing token';
+
+CREATE FUNCTION lease_assert(resource pg_catalog.text, token pg_catalog.int8)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME', 'lease_assert_token' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_assert(pg_catalog.text, pg_catalog.int8) IS
+	'fail unless the lease is held with this token, and keep it from being lost until the transaction ends; the token';
+
+CREATE FUNCTION lease_guard()
+	RETURNS pg_catalog.trigger
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_guard() IS
+	'trigger of protected tables: refuses writes unless the owner that lease_lock.owner names holds the lease of the row';
+
+CREATE FUNCTION lease_protect("table" pg_catalog.regclass, resource_template pg_catalog.text,
+		operations pg_catalog.text DEFAULT 'insert, update, delete')
+	RETURNS pg_catalog.void
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_protect(pg_catalog.regclass, pg_catalog.text, pg_catalog.text) IS
+	'make a table refuse writes by anyone who does not hold the lease of the row';
+
+CREATE FUNCTION lease_unprotect("table" pg_catalog.regclass)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_unprotect(pg_catalog.regclass) IS
+	'undo lease_protect; true when the table was protected';
+
+CREATE FUNCTION lease_version()
+	RETURNS pg_catalog.trigger
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_version() IS
+	'trigger BEFORE UPDATE with the name of a version column: refuses stale writes, counts the column on for writers that do not mention it';
+
 CREATE FUNCTION lease_purge()
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -88,24 +226,37 @@ COMMENT ON FUNCTION lease_purge() IS
 	'remove what was released, or expired, at least lease_lock.purge_after ago; how many rows';
 REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
-/* The owner is the password for release: shown to who could release anyway. */
+/*
+ * The owner is the password for release: shown to who could release anyway,
+ * and to who may see what others are doing.
+ */
 CREATE VIEW lease_status AS
 SELECT
 	l.resource,
 	l.slot,
-	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE') THEN l.owner END AS owner,
+	CASE l.mode WHEN 'x' THEN 'exclusive' WHEN 's' THEN 'shared' ELSE 'permit' END AS mode,
+	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE')
+			OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE')
+		THEN l.owner END AS owner,
 	l.token,
-	CASE WHEN l.expires_at > c.now THEN 'held' ELSE 'expired' END AS state,
+	CASE WHEN l.owner IS NULL THEN 'released' WHEN l.expires_at > c.now THEN 'held' ELSE 'expired' END AS state,
 	l.expires_at - c.now AS expires_in,
 	l.granted_at,
 	l.expires_at,
+	l.expires_at + c.lock_delay AS free_at,
+	l.holds,
 	pg_catalog.pg_get_userbyid(l.holder) AS holder,
-	l.xid
+	l.xid,
+	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE')
+			OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE')
+		THEN l.payload END AS payload
 FROM lease_lock AS l
-	CROSS JOIN LATERAL (SELECT pg_catalog.clock_timestamp() AS now) AS c
-WHERE l.owner IS NOT NULL;
+	CROSS JOIN LATERAL (
+		SELECT pg_catalog.clock_timestamp() AS now, l.lock_delay * pg_catalog.make_interval(secs => 0.000001) AS lock_delay
+	) AS c
+WHERE l.owner IS NOT NULL OR l.expires_at > c.now;
 COMMENT ON VIEW lease_status IS
-	'leases that were granted and not released: who holds what until when';
+	'leases that were granted and not released, or are kept for a while: who holds what until when';
 GRANT SELECT ON lease_status TO PUBLIC;
 
 CREATE FUNCTION lease_waiters(
@@ -131,3 +282,54 @@ FROM lease_waiters() AS w;
 COMMENT ON VIEW lease_waiters IS
 	'who waits for which lease, in the order of their turn, and who is in the way';
 GRANT SELECT ON lease_waiters TO PUBLIC;
+
+CREATE FUNCTION lease_wait_graph()
+	RETURNS pg_catalog.text
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_wait_graph() IS
+	'who waits for whom, as a picture in the DOT language of Graphviz';
+
+CREATE FUNCTION lease_stats(
+		OUT scope pg_catalog.text,
+		OUT granted pg_catalog.int8, OUT refused pg_catalog.int8, OUT takeovers pg_catalog.int8,
+		OUT renewals pg_catalog.int8, OUT releases pg_catalog.int8, OUT breaks pg_catalog.int8,
+		OUT waits pg_catalog.int8, OUT wait_timeouts pg_catalog.int8, OUT deadlocks pg_catalog.int8,
+		OUT wait_time pg_catalog.interval, OUT longest_wait pg_catalog.interval,
+		OUT handoffs pg_catalog.int8, OUT handoff_time pg_catalog.interval,
+		OUT handoff_bounds pg_catalog.interval[], OUT handoff_counts pg_catalog.int8[],
+		OUT purged pg_catalog.int8, OUT stats_reset pg_catalog.timestamptz)
+	RETURNS pg_catalog.record
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_stats() IS 'what the view lease_stats shows';
+
+CREATE VIEW lease_stats AS
+SELECT
+	pg_catalog.current_database() AS database,
+	s.scope,
+	s.granted,
+	s.refused,
+	s.takeovers,
+	s.renewals,
+	s.releases,
+	s.breaks,
+	s.waits,
+	s.wait_timeouts,
+	s.deadlocks,
+	s.wait_time,
+	s.longest_wait,
+	s.handoffs,
+	s.handoff_time,
+	s.handoff_bounds,
+	s.handoff_counts,
+	s.purged,
+	s.stats_reset
+FROM lease_stats() AS s;
+COMMENT ON VIEW lease_stats IS
+	'what happened to the leases of this database since stats_reset, counted';
+GRANT SELECT ON lease_stats TO PUBLIC;
+
+CREATE FUNCTION lease_stats_reset()
+	RETURNS pg_catalog.void
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_stats_reset() IS 'set the counters of this database to zero';
+REVOKE ALL ON FUNCTION lease_stats_reset() FROM PUBLIC;

@@ -12,30 +12,41 @@
 
 #include "access/htup_details.h"
 #include "access/xlog.h"
+#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
-#include "utils/acl.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "compat.h"
+#include "purge.h"
+#include "quota.h"
 #include "wait.h"
 
-/* Far from where timestamps end, whatever is added to the clock. */
-#define MAX_TTL_YEARS	100000
-#define MAX_TTL			((int64) MAX_TTL_YEARS * MONTHS_PER_YEAR * DAYS_PER_MONTH * USECS_PER_DAY)
+/* Names in an array. */
+#define MAX_RESOURCES	10000
 
 PG_FUNCTION_INFO_V1(lease_acquire);
+PG_FUNCTION_INFO_V1(lease_acquire_shared);
+PG_FUNCTION_INFO_V1(lease_acquire_permit);
+PG_FUNCTION_INFO_V1(lease_acquire_all);
+PG_FUNCTION_INFO_V1(lease_acquire_any);
+PG_FUNCTION_INFO_V1(lease_request);
 PG_FUNCTION_INFO_V1(lease_wait);
 PG_FUNCTION_INFO_V1(lease_waiters);
 PG_FUNCTION_INFO_V1(lease_release);
 PG_FUNCTION_INFO_V1(lease_release_all);
 PG_FUNCTION_INFO_V1(lease_renew);
 PG_FUNCTION_INFO_V1(lease_token);
+PG_FUNCTION_INFO_V1(lease_transfer);
+PG_FUNCTION_INFO_V1(lease_break);
+PG_FUNCTION_INFO_V1(lease_assert);
+PG_FUNCTION_INFO_V1(lease_assert_token);
 PG_FUNCTION_INFO_V1(lease_purge);
 
 /* Refuse to write where nothing can be written. */
@@ -46,21 +57,20 @@ require_writable(const char *function)
 	PreventCommandDuringRecovery(function);
 }
 
-/* Get the name of a resource or an owner from argument number argno. */
-static text *
-name_arg(FunctionCallInfo fcinfo, int argno, const char *what)
+static void
+refuse_null(const char *what)
 {
-	text	   *name;
-	int			length;
+	ereport(ERROR,
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			 errmsg("%s of a lease must not be null", what),
+			 errhint("Name it with a text of 1 to %d bytes.", MAX_NAME_LENGTH)));
+}
 
-	if (PG_ARGISNULL(argno))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s of a lease must not be null", what),
-				 errhint("Name it with a text of 1 to %d bytes.", MAX_NAME_LENGTH)));
-
-	name = PG_GETARG_TEXT_PP(argno);
-	length = VARSIZE_ANY_EXHDR(name);
+/* The name of a resource or an owner. */
+static text *
+check_name(text *name, const char *what)
+{
+	int			length = VARSIZE_ANY_EXHDR(name);
 
 	if (length == 0)
 		ereport(ERROR,
@@ -74,6 +84,15 @@ name_arg(FunctionCallInfo fcinfo, int argno, const char *what)
 				 errdetail("It has %d bytes.", length),
 				 errhint("Name it with a digest, for example encode(sha256(convert_to(name, 'UTF8')), 'hex').")));
 	return name;
+}
+
+/* Get such a name from argument number argno. */
+static text *
+name_arg(FunctionCallInfo fcinfo, int argno, const char *what)
+{
+	if (PG_ARGISNULL(argno))
+		refuse_null(what);
+	return check_name(PG_GETARG_TEXT_PP(argno), what);
 }
 
 /* Get the time to live, in microseconds, from argument number argno. */
@@ -96,6 +115,7 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 				 errmsg("ttl of the lease on \"%s\" is out of range: %s", text_to_cstring(resource),
 						DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(ttl)))),
 				 errhint("Give an interval of more than zero and at most %d years.", MAX_TTL_YEARS)));
+	require_ttl_allowed(resource, usecs);
 	return usecs;
 }
 
@@ -120,20 +140,280 @@ wait_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 	return usecs;
 }
 
+/* Get the fencing token of a lease from argument number argno. */
+static int64
+token_arg(FunctionCallInfo fcinfo, int argno, text *resource)
+{
+	if (PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("token of the lease on \"%s\" must not be null", text_to_cstring(resource)),
+				 errhint("lease_token() is null when that owner does not hold the lease.")));
+	return PG_GETARG_INT64(argno);
+}
+
+/* Ask for a lease and say no more than whether it was granted. */
+static Datum
+acquire(LeaseRequest *request, int64 wait)
+{
+	require_writable("lease_acquire()");
+	PG_RETURN_BOOL(acquire_any(request, &request->resource, 1, wait, NULL).result == GRANTED);
+}
+
 /*
  * lease_acquire(resource text, ttl interval, owner text [, wait interval]) returns boolean
  */
 Datum
 lease_acquire(PG_FUNCTION_ARGS)
 {
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	int64		ttl = ttl_arg(fcinfo, 1, resource);
-	text	   *owner = name_arg(fcinfo, 2, "owner");
+	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
 
-	int64		wait = PG_NARGS() > 3 ? wait_arg(fcinfo, 3, resource) : 0;
+	request.resource = name_arg(fcinfo, 0, "resource");
+	request.ttl = ttl_arg(fcinfo, 1, request.resource);
+	request.owner = name_arg(fcinfo, 2, "owner");
+	return acquire(&request, PG_NARGS() > 3 ? wait_arg(fcinfo, 3, request.resource) : 0);
+}
 
-	require_writable("lease_acquire()");
-	PG_RETURN_BOOL(acquire_lease(resource, ttl, owner, wait, NULL));
+/*
+ * lease_acquire_shared(resource text, ttl interval, owner text [, wait interval]) returns boolean
+ */
+Datum
+lease_acquire_shared(PG_FUNCTION_ARGS)
+{
+	LeaseRequest request = {.mode = MODE_SHARED, .permits = MAX_SLOT};
+
+	request.resource = name_arg(fcinfo, 0, "resource");
+	request.ttl = ttl_arg(fcinfo, 1, request.resource);
+	request.owner = name_arg(fcinfo, 2, "owner");
+	return acquire(&request, PG_NARGS() > 3 ? wait_arg(fcinfo, 3, request.resource) : 0);
+}
+
+/* Get the number of permits from argument number argno. */
+static int
+permits_arg(FunctionCallInfo fcinfo, int argno, text *resource)
+{
+	int			permits = PG_ARGISNULL(argno) ? 0 : PG_GETARG_INT32(argno);
+
+	if (PG_ARGISNULL(argno) || permits < 1 || permits > MAX_SLOT)
+		ereport(ERROR,
+				(errcode(PG_ARGISNULL(argno) ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
+				 PG_ARGISNULL(argno) ?
+				 errmsg("number of permits for \"%s\" must not be null", text_to_cstring(resource)) :
+				 errmsg("number of permits for \"%s\" is out of range: %d", text_to_cstring(resource), permits),
+				 errhint("Say how many owners may have one at a time: 1 to %d.", MAX_SLOT)));
+	return permits;
+}
+
+/*
+ * lease_acquire_permit(resource text, permits integer, ttl interval, owner text [, wait interval]) returns boolean
+ */
+Datum
+lease_acquire_permit(PG_FUNCTION_ARGS)
+{
+	LeaseRequest request = {.mode = MODE_PERMIT};
+
+	request.resource = name_arg(fcinfo, 0, "resource");
+	request.permits = permits_arg(fcinfo, 1, request.resource);
+	request.ttl = ttl_arg(fcinfo, 2, request.resource);
+	request.owner = name_arg(fcinfo, 3, "owner");
+	return acquire(&request, PG_NARGS() > 4 ? wait_arg(fcinfo, 4, request.resource) : 0);
+}
+
+/* For qsort: in the order of their bytes. */
+static int
+compare_names(const void *a, const void *b)
+{
+	const text *x = *(text *const *) a;
+	const text *y = *(text *const *) b;
+	int			common = Min(VARSIZE_ANY_EXHDR(x), VARSIZE_ANY_EXHDR(y));
+	int			order = memcmp(VARDATA_ANY(x), VARDATA_ANY(y), common);
+
+	return order != 0 ? order : (int) VARSIZE_ANY_EXHDR(x) - (int) VARSIZE_ANY_EXHDR(y);
+}
+
+/* Some resources, in two orders. */
+typedef struct Resources
+{
+	int			number;
+	text	  **given;
+	text	  **sorted;
+} Resources;
+
+/* Get an array of different resources from argument number argno. */
+static Resources
+resources_arg(FunctionCallInfo fcinfo, int argno)
+{
+	Resources	resources;
+	Datum	   *elements;
+	bool	   *isnull;
+
+	if (PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("resources must not be null"),
+				 errhint("Give an array of 1 to %d names.", MAX_RESOURCES)));
+
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), TEXTOID, -1, false, TYPALIGN_INT,
+					  &elements, &isnull, &resources.number);
+	if (resources.number < 1 || resources.number > MAX_RESOURCES)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("number of resources is out of range: %d", resources.number),
+				 errhint("Give an array of 1 to %d names.", MAX_RESOURCES)));
+
+	resources.given = palloc(resources.number * sizeof(text *));
+	resources.sorted = palloc(resources.number * sizeof(text *));
+	for (int i = 0; i < resources.number; i++)
+	{
+		if (isnull[i])
+			refuse_null("resource");
+		resources.given[i] = resources.sorted[i] = check_name(DatumGetTextPP(elements[i]), "resource");
+	}
+
+	qsort(resources.sorted, resources.number, sizeof(text *), compare_names);
+	for (int i = 1; i < resources.number; i++)
+		if (compare_names(&resources.sorted[i - 1], &resources.sorted[i]) == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("resource \"%s\" is named twice", text_to_cstring(resources.sorted[i])),
+					 errhint("Name each resource once.")));
+	return resources;
+}
+
+/*
+ * lease_acquire_all(resources text[], ttl interval, owner text [, wait interval]) returns boolean
+ */
+Datum
+lease_acquire_all(PG_FUNCTION_ARGS)
+{
+	Resources	resources = resources_arg(fcinfo, 0);
+	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
+	int64		wait = PG_NARGS() > 3 ? wait_arg(fcinfo, 3, resources.given[0]) : 0;
+
+	request.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
+	request.owner = name_arg(fcinfo, 2, "owner");
+	require_writable("lease_acquire_all()");
+	PG_RETURN_BOOL(acquire_all(&request, resources.sorted, resources.number, wait));
+}
+
+/*
+ * lease_acquire_any(resources text[], ttl interval, owner text [, wait interval]) returns text
+ */
+Datum
+lease_acquire_any(PG_FUNCTION_ARGS)
+{
+	Resources	resources = resources_arg(fcinfo, 0);
+	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
+	int64		wait = PG_NARGS() > 3 ? wait_arg(fcinfo, 3, resources.given[0]) : 0;
+
+	request.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
+	request.owner = name_arg(fcinfo, 2, "owner");
+	require_writable("lease_acquire_any()");
+	if (acquire_any(&request, resources.given, resources.number, wait, NULL).result != GRANTED)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(request.resource);
+}
+
+/* Get the mode, and with it the number of permits, from the arguments from argno on. */
+static void
+mode_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
+{
+	char	   *mode = PG_ARGISNULL(argno) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(argno));
+
+	if (mode == NULL || (strcmp(mode, "exclusive") != 0 && strcmp(mode, "shared") != 0 && strcmp(mode, "permit") != 0))
+		ereport(ERROR,
+				(errcode(mode == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
+				 mode == NULL ?
+				 errmsg("mode of the lease on \"%s\" must not be null", text_to_cstring(request->resource)) :
+				 errmsg("mode of the lease on \"%s\" is unknown: \"%s\"", text_to_cstring(request->resource), mode),
+				 errhint("The modes are exclusive, shared and permit.")));
+
+	request->mode = mode[0] == 'e' ? MODE_EXCLUSIVE : mode[0] == 's' ? MODE_SHARED : MODE_PERMIT;
+	if (request->mode == MODE_PERMIT)
+		request->permits = permits_arg(fcinfo, argno + 1, request->resource);
+	else if (!PG_ARGISNULL(argno + 1))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a number of permits for \"%s\" goes with mode permit only",
+						text_to_cstring(request->resource)),
+				 errhint("Leave it out, or ask for a permit.")));
+	else if (request->mode == MODE_SHARED)
+		request->permits = MAX_SLOT;
+}
+
+/* Get a span of time that may be left out, in microseconds, from argument number argno. */
+static int64
+span_arg(FunctionCallInfo fcinfo, int argno, const char *what, int64 max, text *resource)
+{
+	int64		usecs;
+
+	if (PG_ARGISNULL(argno))
+		return 0;
+	if (!interval_to_usecs(PG_GETARG_INTERVAL_P(argno), &usecs) || usecs < 0 || usecs > max)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s of the lease on \"%s\" is out of range: %s", what, text_to_cstring(resource),
+						DatumGetCString(DirectFunctionCall1(interval_out, PG_GETARG_DATUM(argno)))),
+				 max < MAX_TTL ?
+				 errhint("Give an interval of zero to the ttl of the lease.") :
+				 errhint("Give an interval of zero to %d years.", MAX_TTL_YEARS)));
+	return usecs;
+}
+
+static Datum
+usecs_to_interval(int64 usecs)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = Max(usecs, 0);
+	return IntervalPGetDatum(interval);
+}
+
+/*
+ * lease_request(resource text, ttl interval, owner text, wait interval, mode text, permits integer,
+ *				 reentrant boolean, min_hold interval, lock_delay interval, payload jsonb) returns record
+ */
+Datum
+lease_request(PG_FUNCTION_ARGS)
+{
+	LeaseRequest request = {.explain = true};
+	GrantOutcome outcome;
+	int64		begun = clock_monotonic();
+	int64		wait;
+	TupleDesc	desc;
+	Datum		values[6];
+	bool		isnull[6] = {false};
+
+	request.resource = name_arg(fcinfo, 0, "resource");
+	request.ttl = ttl_arg(fcinfo, 1, request.resource);
+	request.owner = name_arg(fcinfo, 2, "owner");
+	wait = wait_arg(fcinfo, 3, request.resource);
+	mode_args(fcinfo, 4, &request);
+	if (PG_ARGISNULL(6))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("reentrant must not be null for the lease on \"%s\"", text_to_cstring(request.resource)),
+				 errhint("Give true or false.")));
+	request.reentrant = PG_GETARG_BOOL(6);
+	request.min_hold = span_arg(fcinfo, 7, "min_hold", request.ttl, request.resource);
+	request.lock_delay = span_arg(fcinfo, 8, "lock_delay", MAX_TTL, request.resource);
+	request.payload = PG_ARGISNULL(9) ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(9)));
+	get_call_result_type(fcinfo, NULL, &desc);
+
+	require_writable("lease_request()");
+	outcome = acquire_any(&request, &request.resource, 1, wait, NULL);
+
+	values[0] = BoolGetDatum(outcome.result == GRANTED);
+	values[1] = Int64GetDatum(outcome.token);
+	values[2] = TimestampTzGetDatum(outcome.expires_at);
+	isnull[1] = isnull[2] = outcome.result != GRANTED;
+	values[3] = usecs_to_interval(clock_monotonic() - begun);
+	values[4] = PointerGetDatum(outcome.blocked_by);
+	isnull[4] = outcome.blocked_by == NULL || !may_see_owner(outcome.blocked_role);
+	isnull[5] = outcome.result != REFUSED_HELD || outcome.held_until == DT_NOEND;
+	if (!isnull[5])
+		values[5] = usecs_to_interval(outcome.held_until - clock_now());
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
 }
 
 /* End the transaction, and its snapshot, before the procedure goes to sleep. */
@@ -150,14 +430,17 @@ commit_before_sleep(void)
 Datum
 lease_wait(PG_FUNCTION_ARGS)
 {
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	int64		ttl = ttl_arg(fcinfo, 1, resource);
-	text	   *owner = name_arg(fcinfo, 2, "owner");
-	int64		wait = wait_arg(fcinfo, 3, resource);
+	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
 	CallContext *call = (CallContext *) fcinfo->context;
+	int64		wait;
 	TupleDesc	desc;
 	Datum		acquired;
 	bool		isnull = false;
+
+	request.resource = name_arg(fcinfo, 0, "resource");
+	request.ttl = ttl_arg(fcinfo, 1, request.resource);
+	request.owner = name_arg(fcinfo, 2, "owner");
+	wait = wait_arg(fcinfo, 3, request.resource);
 
 	require_writable("lease_wait()");
 	if (call == NULL || !IsA(call, CallContext) || call->atomic)
@@ -170,7 +453,7 @@ lease_wait(PG_FUNCTION_ARGS)
 	BlessTupleDesc(desc);
 
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	acquired = BoolGetDatum(acquire_lease(resource, ttl, owner, wait, commit_before_sleep));
+	acquired = BoolGetDatum(acquire_any(&request, &request.resource, 1, wait, commit_before_sleep).result == GRANTED);
 	SPI_finish();
 
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, &acquired, &isnull)));
@@ -179,7 +462,7 @@ lease_wait(PG_FUNCTION_ARGS)
 /*
  * lease_waiters() returns setof record
  *
- * Owners are shown like in lease_status: to those who may act for the role.
+ * Owners are shown like in lease_status: to those who may see them.
  */
 Datum
 lease_waiters(PG_FUNCTION_ARGS)
@@ -193,11 +476,12 @@ lease_waiters(PG_FUNCTION_ARGS)
 	{
 		BlockedWaiter *b = lfirst(cell);
 		const Waiter *waiter = b->waiter;
-		bool		knows_owner = has_privs_of_role(GetUserId(), waiter->role);
+		bool		knows_owner = may_see_owner(waiter->role);
 		Datum		values[9];
 		bool		isnull[9] = {false};
 
 		values[0] = PointerGetDatum(cstring_to_text_with_len(waiter->resource, waiter->resource_length));
+		isnull[0] = waiter->nresources > 1;
 		values[1] = PointerGetDatum(cstring_to_text_with_len(waiter->owner, waiter->owner_length));
 		isnull[1] = !knows_owner;
 		values[2] = Int32GetDatum(waiter->pid);
@@ -206,7 +490,7 @@ lease_waiters(PG_FUNCTION_ARGS)
 		values[5] = Int32GetDatum(b->position);
 		values[6] = TimestampTzGetDatum(waiter->deadline);
 		values[7] = PointerGetDatum(b->holder_owner);
-		isnull[7] = b->holder_owner == NULL || !has_privs_of_role(GetUserId(), b->holder_role);
+		isnull[7] = b->holder_owner == NULL || !may_see_owner(b->holder_role);
 		values[8] = TransactionIdGetDatum(b->busy_xid);
 		isnull[8] = !TransactionIdIsValid(b->busy_xid);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, isnull);
@@ -215,16 +499,22 @@ lease_waiters(PG_FUNCTION_ARGS)
 }
 
 /*
- * lease_release(resource text, owner text) returns boolean
+ * lease_release(resource text, owner text [, token bigint]) returns boolean
  */
 Datum
 lease_release(PG_FUNCTION_ARGS)
 {
 	text	   *resource = name_arg(fcinfo, 0, "resource");
-	text	   *owner = name_arg(fcinfo, 1, "owner");
+	Claim		claim = {.owner = name_arg(fcinfo, 1, "owner")};
+	int64		token;
 
+	if (PG_NARGS() > 2)
+	{
+		token = token_arg(fcinfo, 2, resource);
+		claim.token = &token;
+	}
 	require_writable("lease_release()");
-	PG_RETURN_BOOL(release_lease(resource, owner));
+	PG_RETURN_BOOL(release_lease(resource, &claim));
 }
 
 /*
@@ -240,17 +530,50 @@ lease_release_all(PG_FUNCTION_ARGS)
 }
 
 /*
- * lease_renew(resource text, ttl interval, owner text) returns boolean
+ * lease_renew(resource text, ttl interval, owner text [, token bigint]) returns boolean
  */
 Datum
 lease_renew(PG_FUNCTION_ARGS)
 {
 	text	   *resource = name_arg(fcinfo, 0, "resource");
 	int64		ttl = ttl_arg(fcinfo, 1, resource);
-	text	   *owner = name_arg(fcinfo, 2, "owner");
+	Claim		claim = {.owner = name_arg(fcinfo, 2, "owner")};
+	int64		token;
 
+	if (PG_NARGS() > 3)
+	{
+		token = token_arg(fcinfo, 3, resource);
+		claim.token = &token;
+	}
 	require_writable("lease_renew()");
-	PG_RETURN_BOOL(renew_lease(resource, ttl, owner));
+	PG_RETURN_BOOL(renew_lease(resource, ttl, &claim));
+}
+
+/*
+ * lease_assert(resource text, owner text) returns bigint
+ */
+Datum
+lease_assert(PG_FUNCTION_ARGS)
+{
+	text	   *resource = name_arg(fcinfo, 0, "resource");
+	Claim		claim = {.owner = name_arg(fcinfo, 1, "owner")};
+
+	require_writable("lease_assert()");
+	PG_RETURN_INT64(assert_lease(resource, &claim, ASSERT_AS_CALLER));
+}
+
+/*
+ * lease_assert(resource text, token bigint) returns bigint
+ */
+Datum
+lease_assert_token(PG_FUNCTION_ARGS)
+{
+	text	   *resource = name_arg(fcinfo, 0, "resource");
+	int64		token = token_arg(fcinfo, 1, resource);
+	Claim		claim = {.token = &token};
+
+	require_writable("lease_assert()");
+	PG_RETURN_INT64(assert_lease(resource, &claim, ASSERT_AS_CALLER));
 }
 
 /*
@@ -268,6 +591,37 @@ lease_token(PG_FUNCTION_ARGS)
 	if (!held_token(resource, owner, &token))
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);
+}
+
+/*
+ * lease_transfer(resource text, owner text, new_owner text) returns bigint
+ */
+Datum
+lease_transfer(PG_FUNCTION_ARGS)
+{
+	text	   *resource = name_arg(fcinfo, 0, "resource");
+	text	   *owner = name_arg(fcinfo, 1, "owner");
+	text	   *new_owner = name_arg(fcinfo, 2, "new owner");
+	int64		token;
+
+	require_writable("lease_transfer()");
+	if (!transfer_lease(resource, owner, new_owner, &token))
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(token);
+}
+
+/*
+ * lease_break(resource text) returns boolean
+ *
+ * For administrators: asks for no owner and no role.
+ */
+Datum
+lease_break(PG_FUNCTION_ARGS)
+{
+	text	   *resource = name_arg(fcinfo, 0, "resource");
+
+	require_writable("lease_break()");
+	PG_RETURN_BOOL(break_leases(resource));
 }
 
 /*

@@ -28,6 +28,8 @@
 #define SO_NONE 0
 #define table_beginscan(table, snapshot, nkeys, keys, flags) \
 	table_beginscan(table, snapshot, nkeys, keys)
+#define table_beginscan_tidrange(table, snapshot, from, to, flags) \
+	table_beginscan_tidrange(table, snapshot, from, to)
 #define table_tuple_update(table, tid, row, cid, options, snapshot, check, wait, failure, mode, indexes) \
 	table_tuple_update(table, tid, row, cid, snapshot, check, wait, failure, mode, indexes)
 #define table_tuple_delete(table, tid, cid, options, snapshot, check, wait, failure) \
@@ -68,6 +70,22 @@
 	index_beginscan(table, index, snapshot, instrument, nkeys, norderbys)
 #endif
 
+/* 17: what is known about all transactions got a better name. */
+#if PG_VERSION_NUM < 170000
+#include "access/transam.h"
+#define TransamVariables ShmemVariableCache
+#endif
+
+/* 19: a worker that goes when its database is to be dropped or copied. */
+#ifndef BGWORKER_INTERRUPTIBLE
+#define BGWORKER_INTERRUPTIBLE 0
+#endif
+
+/* 15.4: marks a database that was dropped by half. */
+#ifndef DATCONNLIMIT_INVALID_DB
+#define DATCONNLIMIT_INVALID_DB -2
+#endif
+
 /* 17: numbers of processes got a name of their own, and so can wait events. */
 #if PG_VERSION_NUM >= 170000
 #include "utils/wait_event.h"
@@ -88,6 +106,23 @@
 #include "access/table.h"
 #include "catalog/pg_extension.h"
 #include "utils/fmgroids.h"
+#include "utils/guc_tables.h"
+
+/* 16: settings are found by name. */
+static inline struct config_generic *
+find_option(const char *name, bool create_placeholders, bool skip_errors, int elevel)
+{
+	struct config_generic **settings = get_guc_variables();
+
+	for (int i = 0; i < GetNumConfigOptions(); i++)
+		if (pg_strcasecmp(settings[i]->name, name) == 0)
+			return settings[i];
+	return NULL;
+}
+
+/* 16: one function tells the owner of any object, and settings have memory of their own. */
+#define object_ownercheck(class, object, role) pg_class_ownercheck(object, role)
+#define guc_malloc(elevel, size) malloc(size)
 
 /* 16: an update says which indexes need entries, not only whether any does. */
 #define TU_UpdateIndexes bool

@@ -33,10 +33,10 @@
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "storage/procarray.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 
 #include "compat.h"
+#include "stats.h"
 #include "wait.h"
 
 /* A waiter, and the lease in its way. */
@@ -67,24 +67,45 @@ is_blocker(const Waiter *waiter, const Blocker *blocker)
 	return blocker->pid != 0 ? waiter->pid == blocker->pid : waits_as(waiter, blocker->owner);
 }
 
-/* Find out who is in the way; false when nobody that could wait in turn. */
-static bool
-find_blocker(LeaseStore *store, const Waiter *waiter, Blocker *blocker)
+/*
+ * Find out who is in the way of a waiter, and could wait in turn: all of whom
+ * have to leave before it gets anywhere. One of several holders of permits
+ * will do, and any of several resources; that is no deadlock before all of
+ * them are part of one, and is not looked for.
+ */
+static List *
+find_blockers(LeaseStore *store, const Waiter *waiter)
 {
 	text	   *resource = cstring_to_text_with_len(waiter->resource, waiter->resource_length);
+	List	   *leases;
+	List	   *blockers = NIL;
+	ListCell   *cell;
 
-	*blocker = (Blocker) {0};
-	if (store_probe(store, resource, EXCLUSIVE_SLOT) == PROBE_BUSY)
+	if (waiter->nresources > 1)
+		return NIL;
+
+	if (store_probe(store, resource, GATE_SLOT) == PROBE_BUSY)
 	{
+		Blocker    *blocker = palloc0(sizeof(Blocker));
+
 		blocker->pid = BackendXidGetPid(SubTransGetTopmostTransaction(store->busy.xid));
 		blocker->grant = store->busy.xid;
-		return blocker->pid != 0;
+		return blocker->pid != 0 ? list_make1(blocker) : NIL;
 	}
-	if (!current_holder(store, resource))
-		return false;
-	blocker->owner = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(store->lease.owner));
-	blocker->grant = store->lease.token;
-	return true;
+
+	leases = current_leases(store, resource);
+	if (waiter->mode == MODE_PERMIT && list_length(leases) > 1)
+		return NIL;
+	foreach(cell, leases)
+	{
+		Lease	   *lease = lfirst(cell);
+		Blocker    *blocker = palloc0(sizeof(Blocker));
+
+		blocker->owner = lease->owner;
+		blocker->grant = lease->token;
+		blockers = lappend(blockers, blocker);
+	}
+	return blockers;
 }
 
 /*
@@ -96,33 +117,39 @@ find_circle(LeaseStore *store, List *waiters, List **path, List **visited)
 {
 	Edge	   *start = linitial(*path);
 	Edge	   *end = llast(*path);
-	Blocker		blocker;
-	ListCell   *cell;
+	ListCell   *blocker_cell;
 
 	check_stack_depth();
 
-	if (!find_blocker(store, end->waiter, &blocker))
-		return false;
-	end->grant = blocker.grant;
-
-	if (is_blocker(start->waiter, &blocker))
-		return list_length(*path) > 1;
-
-	foreach(cell, waiters)
+	foreach(blocker_cell, find_blockers(store, end->waiter))
 	{
-		Waiter	   *waiter = lfirst(cell);
-		Edge	   *edge;
+		Blocker    *blocker = lfirst(blocker_cell);
+		ListCell   *cell;
 
-		if (!is_blocker(waiter, &blocker) || list_member_ptr(*visited, waiter))
+		end->grant = blocker->grant;
+		if (is_blocker(start->waiter, blocker))
+		{
+			if (list_length(*path) > 1)
+				return true;
 			continue;
+		}
 
-		edge = palloc0(sizeof(Edge));
-		edge->waiter = waiter;
-		*visited = lappend(*visited, waiter);
-		*path = lappend(*path, edge);
-		if (find_circle(store, waiters, path, visited))
-			return true;
-		*path = list_delete_last(*path);
+		foreach(cell, waiters)
+		{
+			Waiter	   *waiter = lfirst(cell);
+			Edge	   *edge;
+
+			if (!is_blocker(waiter, blocker) || list_member_ptr(*visited, waiter))
+				continue;
+
+			edge = palloc0(sizeof(Edge));
+			edge->waiter = waiter;
+			*visited = lappend(*visited, waiter);
+			*path = lappend(*path, edge);
+			if (find_circle(store, waiters, path, visited))
+				return true;
+			*path = list_delete_last(*path);
+		}
 	}
 	return false;
 }
@@ -195,7 +222,7 @@ describe_circle(List *circle)
 			appendStringInfoChar(&text, '\n');
 		appendStringInfo(&text, "Process %d waits for the lease on \"%.*s\"", waiter->pid,
 						 waiter->resource_length, waiter->resource);
-		if (has_privs_of_role(GetUserId(), waiter->role))
+		if (may_see_owner(waiter->role))
 			appendStringInfo(&text, " for owner \"%.*s\"", waiter->owner_length, waiter->owner);
 		appendStringInfo(&text, "; held by the owner of process %d.", next->pid);
 	}
@@ -226,12 +253,15 @@ check_deadlock(void)
 	}
 
 	if (victim != self)
+	{
 		wait_suspect(victim);
-	else
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-				 errmsg("deadlock detected while waiting for the lease on \"%s\"",
-						pnstrdup(self->resource, self->resource_length)),
-				 errdetail_internal("%s", describe_circle(circle)),
-				 errhint("Release what you hold and begin again; take leases in the same order everywhere.")));
+		return;
+	}
+	stats_count(STATS_DEADLOCKS);
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected while waiting for the lease on \"%s\"",
+					pnstrdup(self->resource, self->resource_length)),
+			 errdetail_internal("%s", describe_circle(circle)),
+			 errhint("Release what you hold and begin again; take leases in the same order everywhere.")));
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lease.c
- *		The rules: given what is stored and what is asked, what happens.
+ *		What becomes of a lease: released, renewed, handed over, purged.
  *
  * The store says what is committed now, plus what the own transaction did,
  * whatever snapshot the caller has. Every rule reads the clock after the last
@@ -19,21 +19,17 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_authid.h"
 #include "miscadmin.h"
-#include "storage/proc.h"
-#include "tcop/pquery.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
-#include "utils/snapmgr.h"
 
 #include "compat.h"
+#include "events.h"
 #include "wait.h"
 
 static bool durable = true;
-static int	purge_after = 60;
 
 void
 lease_init(void)
@@ -46,40 +42,37 @@ lease_init(void)
 							 PGC_USERSET,
 							 0,
 							 NULL, NULL, NULL);
-
-	DefineCustomIntVariable("lease_lock.purge_after",
-							"Time that released and expired leases are kept before lease_purge() removes them.",
-							NULL,
-							&purge_after,
-							60, 0, INT_MAX,
-							PGC_USERSET,
-							GUC_UNIT_S,
-							NULL, NULL, NULL);
 }
 
-static bool
-is_owner(const Lease *lease, const text *owner)
+/* Was the lease, when it was last granted, granted to the one who is meant? */
+bool
+is_claimed(const Lease *lease, const Claim *claim)
 {
 	return lease->owner != NULL &&
-		VARSIZE_ANY_EXHDR(lease->owner) == VARSIZE_ANY_EXHDR(owner) &&
-		memcmp(VARDATA_ANY(lease->owner), VARDATA_ANY(owner), VARSIZE_ANY_EXHDR(owner)) == 0;
-}
-
-static bool
-is_held(const Lease *lease, TimestampTz now)
-{
-	return lease->owner != NULL && lease->expires_at > now;
+		(claim->owner == NULL || is_owner(lease, claim->owner)) &&
+		(claim->token == NULL || lease->token == *claim->token);
 }
 
 /* May the current role act for the role that acquired the lease? */
-static bool
+bool
 may_act(const Lease *lease)
 {
 	return has_privs_of_role(GetUserId(), lease->holder);
 }
 
+/*
+ * May the current role see owners of leases of that role? Also who may see what
+ * others are doing in pg_stat_activity.
+ */
+bool
+may_see_owner(Oid role)
+{
+	return has_privs_of_role(GetUserId(), role) ||
+		has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+}
+
 /* The owner's name alone is not enough to act on somebody else's lease. */
-static void
+void
 require_holder_privileges(const Lease *lease)
 {
 	const char *holder;
@@ -101,248 +94,101 @@ require_holder_privileges(const Lease *lease)
  * A lease that is lost in a crash after its holder was told has two owners.
  * The opposite does no harm: a lost release keeps a lease until it expires.
  */
-static void
+void
 make_durable(void)
 {
 	if (durable)
 		ForceSyncCommit();
 }
 
-typedef enum GrantResult
-{
-	GRANTED,
-	REFUSED_HELD,				/* by somebody, until a time */
-	REFUSED_BUSY,				/* an open transaction has it */
-	REFUSED_QUEUE				/* free, but others have waited for longer */
-} GrantResult;
-
-typedef struct GrantOutcome
-{
-	GrantResult result;
-	TimestampTz held_until;		/* DT_NOEND unless REFUSED_HELD */
-} GrantOutcome;
-
-/* What it takes to grant a lease anew: a pin on one that was released protects nothing. */
-static LockTupleMode
-grant_lock(const Lease *lease)
-{
-	return lease->owner == NULL ? LockTupleNoKeyExclusive : LockTupleExclusive;
-}
-
-/*
- * Grant the lease unless somebody holds it. Never waits: what an open
- * transaction is changing counts as held.
- */
-static GrantOutcome
-try_grant(text *resource, int64 ttl, text *owner)
-{
-	LeaseStore *store = store_open(RowExclusiveLock);
-	GrantOutcome outcome = {REFUSED_BUSY, DT_NOEND};
-	Lease		lease = {
-		.resource = resource,
-		.slot = EXCLUSIVE_SLOT,
-		.owner = owner,
-		.holder = GetUserId()
-	};
-
-	for (;;)
-	{
-		ProbeResult found = store_probe(store, resource, EXCLUSIVE_SLOT);
-
-		CHECK_FOR_INTERRUPTS();
-
-		if (found == PROBE_BUSY)
-			break;
-		if (found == PROBE_FOUND && is_held(&store->lease, clock_now()))
-		{
-			outcome = (GrantOutcome) {REFUSED_HELD, store->lease.expires_at};
-			break;
-		}
-		if (!wait_is_my_turn(resource))
-		{
-			outcome.result = REFUSED_QUEUE;
-			break;
-		}
-
-		if (found == PROBE_FOUND)
-		{
-			RowLockResult locked = store_lock_row(store, grant_lock(&store->lease), LockWaitSkip);
-
-			if (locked == ROW_BUSY)
-				break;
-			if (locked == ROW_GONE)
-				continue;
-		}
-
-		lease.xid = GetTopFullTransactionId();
-		lease.token = store_next_token(store);
-		if (found == PROBE_FOUND && lease.token <= store->lease.token)
-			store_refuse_token(store);
-		lease.granted_at = clock_now();
-		lease.expires_at = lease.granted_at + ttl;
-
-		if (found == PROBE_FOUND)
-			store_update(store, &lease);
-		else if (!store_insert(store, &lease))
-			continue;
-
-		wait_note_change(resource, lease.expires_at);
-		make_durable();
-		outcome.result = GRANTED;
-		break;
-	}
-
-	store_close(store);
-	return outcome;
-}
-
-/*
- * Wait in the lock manager for the open transaction that has the lease. When
- * it has changed the lease, no table lock or snapshot of ours is held on to.
- */
+/* Turn the locked row into a tombstone that others get from then on. */
 static void
-wait_for_transaction(text *resource)
-{
-	bool		needs_snapshot = !ActiveSnapshotSet();
-	LeaseStore *store;
-	ProbeResult found;
-	BusyRow		busy;
-
-	if (needs_snapshot)
-		PushActiveSnapshot(GetTransactionSnapshot());
-
-	store = store_open(RowExclusiveLock);
-	found = store_probe(store, resource, EXCLUSIVE_SLOT);
-	busy = store->busy;
-	if (found == PROBE_FOUND && !is_held(&store->lease, clock_now()))
-		store_lock_row(store, grant_lock(&store->lease), LockWaitBlock);
-	store_close(store);
-
-	if (needs_snapshot)
-		PopActiveSnapshot();
-
-	if (found == PROBE_BUSY)
-		store_wait(busy);
-}
-
-/*
- * The same, but for no longer than it is worth. The server's lock_timeout does
- * it, in a subtransaction of which nothing remains, neither the error nor the
- * row lock.
- */
-static void
-wait_for_transaction_in_time(text *resource)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	int			lock_timeout = LockTimeout;
-	ErrorData  *volatile error = NULL;
-
-	wait_begin_lock();
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		LockTimeout = wait_lock_limit();
-		wait_for_transaction(resource);
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	LockTimeout = lock_timeout;
-	RollbackAndReleaseCurrentSubTransaction();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	wait_end_lock();
-
-	if (error != NULL && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-		ReThrowError(error);
-}
-
-/*
- * Grant the lease, waiting for it for at most so many microseconds, or for as
- * long as it takes when that is negative. Calls before_sleep, if given, each
- * time that it is going to wait.
- */
-bool
-acquire_lease(text *resource, int64 ttl, text *owner, int64 wait, void (*before_sleep) (void))
-{
-	GrantOutcome outcome = try_grant(resource, ttl, owner);
-	MemoryContext caller_context = CurrentMemoryContext;
-	MemoryContext look_context;
-
-	if (outcome.result == GRANTED || wait == 0)
-		return outcome.result == GRANTED;
-
-	/* A wait may be long; what a look needs must not add up. */
-	look_context = AllocSetContextCreate(caller_context, "lease wait", ALLOCSET_DEFAULT_SIZES);
-	MemoryContextSwitchTo(look_context);
-
-	wait_join(resource, owner, wait);
-	PG_TRY();
-	{
-		for (;;)
-		{
-			MemoryContextReset(look_context);
-			EnsurePortalSnapshotExists();	/* before_sleep() may have dropped it */
-			wait_begin_look();
-			outcome = try_grant(resource, ttl, owner);
-			if (outcome.result == GRANTED || wait_remaining() == 0)
-				break;
-
-			if (wait_is_long())
-				check_deadlock();
-
-			if (before_sleep != NULL)
-				before_sleep();
-			if (outcome.result == REFUSED_BUSY)
-				wait_for_transaction_in_time(resource);
-			else
-				wait_sleep(outcome.held_until);
-			wait_check_lock_timeout();
-		}
-	}
-	PG_CATCH();
-	{
-		wait_leave(false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	wait_leave(outcome.result == GRANTED);
-
-	MemoryContextSwitchTo(caller_context);
-	MemoryContextDelete(look_context);
-	return outcome.result == GRANTED;
-}
-
-/* Turn the locked row into a tombstone. */
-static void
-end_lease(LeaseStore *store)
+leave_tombstone(LeaseStore *store, TimestampTz free_at)
 {
 	Lease		lease = store->lease;
 
 	lease.owner = NULL;
-	lease.expires_at = Min(lease.expires_at, clock_now());
+	lease.expires_at = Min(lease.expires_at, free_at);
+	lease.holds = 0;
+	lease.lock_delay = 0;
+	lease.hold_until = DT_NOBEGIN;
+	lease.payload = (Datum) 0;
+	pin_forget(lease.resource);
 	wait_note_change(lease.resource, lease.expires_at);
 	store_update(store, &lease);
 }
 
+/* The owner gives the lease back. It may have promised to keep it for longer. */
+static void
+end_lease(LeaseStore *store)
+{
+	note_release(&store->lease);
+	leave_tombstone(store, Max(clock_now(), store->lease.hold_until));
+}
+
+/* Slots with a lease of the one who is meant. */
+typedef struct ClaimedSlots
+{
+	const Claim *claim;
+	List	   *slots;			/* int list */
+} ClaimedSlots;
+
+/* SlotVisitor */
+static void
+note_claimed_slot(const Lease *lease, const BusyRow *busy, void *arg)
+{
+	ClaimedSlots *claimed = arg;
+
+	if (is_claimed(lease, claimed->claim))
+		claimed->slots = list_append_unique_int(claimed->slots, lease->slot);
+}
+
 /*
- * Stand on the row of a lease that this owner took and has not released, with
- * the row locked; false when there is none. Waits for whoever has the row.
+ * Stand on the lease of the one who is meant, as far as committed; false when
+ * there is none. It may have expired; of several, the latest one counts.
+ */
+bool
+fetch_claimed_lease(LeaseStore *store, const text *resource, const Claim *claim)
+{
+	ClaimedSlots claimed = {.claim = claim};
+	ListCell   *cell;
+	int			slot = -1;
+	int64		token = 0;
+
+	if (store_fetch(store, resource, GATE_SLOT) && is_claimed(&store->lease, claim))
+	{
+		if (is_held(&store->lease, clock_now()))
+			return true;
+		slot = GATE_SLOT;
+		token = store->lease.token;
+	}
+
+	store_visit_slots(store, resource, note_claimed_slot, &claimed);
+	foreach(cell, claimed.slots)
+	{
+		if (store_fetch(store, resource, lfirst_int(cell)) && is_claimed(&store->lease, claim) &&
+			(slot < 0 || store->lease.token > token))
+		{
+			slot = store->lease.slot;
+			token = store->lease.token;
+		}
+	}
+	return slot >= 0 && store_fetch(store, resource, slot) && is_claimed(&store->lease, claim);
+}
+
+/*
+ * Stand on the row of a lease that the one who is meant took and has not
+ * released, with the row locked; false when there is none. Waits for whoever
+ * has the row.
  */
 static bool
-find_own_lease(LeaseStore *store, text *resource, const text *owner, LockTupleMode mode)
+find_own_lease(LeaseStore *store, const text *resource, const Claim *claim, LockTupleMode mode)
 {
-	if (!store_fetch(store, resource, EXCLUSIVE_SLOT) || !is_owner(&store->lease, owner))
+	if (!fetch_claimed_lease(store, resource, claim))
 		return false;
 	require_holder_privileges(&store->lease);
 
-	if (store_lock_row(store, mode, LockWaitBlock) != ROW_LOCKED || !is_owner(&store->lease, owner))
+	if (store_lock_row(store, mode, LockWaitBlock) != ROW_LOCKED || !is_claimed(&store->lease, claim))
 		return false;
 	require_holder_privileges(&store->lease);	/* of whoever took it meanwhile */
 
@@ -350,16 +196,24 @@ find_own_lease(LeaseStore *store, text *resource, const text *owner, LockTupleMo
 }
 
 /*
- * Release the lease if this owner was the last to take it, also when its time
- * ran out since. Waits for an open transaction that is changing it.
+ * Release the lease if the one who is meant was the last to take it, also when
+ * its time ran out since. One that was acquired several times has to be released as
+ * often. Waits for an open transaction that is changing it.
  */
 bool
-release_lease(text *resource, const text *owner)
+release_lease(const text *resource, const Claim *claim)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
-	bool		released = find_own_lease(store, resource, owner, LockTupleExclusive);
+	bool		released = find_own_lease(store, resource, claim, LockTupleExclusive);
 
-	if (released)
+	if (released && store->lease.holds > 1 && is_held(&store->lease, clock_now()))
+	{
+		Lease		lease = store->lease;
+
+		lease.holds--;
+		store_update(store, &lease);
+	}
+	else if (released)
 		end_lease(store);
 
 	store_close(store);
@@ -410,12 +264,12 @@ release_all_leases(const text *owner)
  * that is changing it, but not for one that only relies on it.
  */
 bool
-renew_lease(text *resource, int64 ttl, const text *owner)
+renew_lease(const text *resource, int64 ttl, const Claim *claim)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
 	bool		renewed = false;
 
-	if (find_own_lease(store, resource, owner, LockTupleNoKeyExclusive))
+	if (find_own_lease(store, resource, claim, LockTupleNoKeyExclusive))
 	{
 		TimestampTz now = clock_now();
 
@@ -424,7 +278,8 @@ renew_lease(text *resource, int64 ttl, const text *owner)
 			Lease		lease = store->lease;
 
 			lease.expires_at = Max(lease.expires_at, now + ttl);
-			wait_note_change(resource, lease.expires_at);
+			note_renewal(&lease);
+			wait_note_change(resource, free_from(&lease));
 			store_update(store, &lease);
 			make_durable();
 			renewed = true;
@@ -436,13 +291,123 @@ renew_lease(text *resource, int64 ttl, const text *owner)
 }
 
 /*
- * Stand on the lease that somebody holds on the resource, as far as committed;
- * false when nobody does.
+ * Hand a held lease over to another owner, with a new token; false when this
+ * owner does not hold it. Waits like a release.
  */
 bool
-current_holder(LeaseStore *store, const text *resource)
+transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 {
-	return store_fetch(store, resource, EXCLUSIVE_SLOT) && is_held(&store->lease, clock_now());
+	LeaseStore *store = store_open(RowExclusiveLock);
+	Claim		claim = {.owner = owner};
+	bool		held = find_own_lease(store, resource, &claim, LockTupleExclusive) &&
+		is_held(&store->lease, clock_now());
+
+	if (held)
+	{
+		Lease		lease = store->lease;
+
+		if (!is_owner(&lease, new_owner) && lease.slot != GATE_SLOT)
+		{
+			LeaseRequest request = {.resource = resource, .owner = new_owner, .permits = MAX_SLOT};
+
+			if (!claim_name(&request) || survey_slots(store, &request, NULL).own_slot > 0)
+				ereport(ERROR,
+						(errcode(ERRCODE_OBJECT_IN_USE),
+						 errmsg("new owner has a lease on \"%s\" already", text_to_cstring(resource)),
+						 errhint("An owner has at most one lease on a resource.")));
+			store_fetch(store, resource, lease.slot);
+			lease = store->lease;
+		}
+		lease.owner = new_owner;
+		lease.token = *token = store_next_token(store);
+		lease.granted_at = clock_now();
+		lease.holder = GetUserId();
+		lease.xid = GetTopFullTransactionId();
+		lease.holds = 1;
+		note_transfer(&lease, &store->lease);
+		pin_forget(resource);
+		wait_note_change(resource, free_from(&lease));
+		store_update(store, &lease);
+		make_durable();
+	}
+
+	store_close(store);
+	return held;
+}
+
+/* SlotVisitor: slots that are not free. */
+static void
+note_taken_slot(const Lease *lease, const BusyRow *busy, void *arg)
+{
+	List	  **slots = arg;
+
+	if (busy != NULL || !is_free(lease, clock_now()))
+		*slots = list_append_unique_int(*slots, lease->slot);
+}
+
+/*
+ * Free the resource, whoever has it; false when it was free. Waits for open
+ * transactions that change or pin a lease on it, or that take a slot.
+ */
+bool
+break_leases(const text *resource)
+{
+	LeaseStore *store = store_open(RowExclusiveLock);
+	List	   *slots = NIL;
+	ListCell   *cell;
+	bool		broken = false;
+
+	/* Once the gate is locked nobody comes in. */
+	if (store_fetch(store, resource, GATE_SLOT))
+		store_lock_row(store, LockTupleExclusive, LockWaitBlock);
+
+	store_visit_slots(store, resource, note_taken_slot, &slots);
+	slots = lappend_int(slots, GATE_SLOT);
+	foreach(cell, slots)
+	{
+		if (store_fetch(store, resource, lfirst_int(cell)) &&
+			!is_free(&store->lease, clock_now()) &&
+			store_lock_row(store, LockTupleExclusive, LockWaitBlock) == ROW_LOCKED &&
+			!is_free(&store->lease, clock_now()))
+		{
+			note_break(&store->lease);
+			leave_tombstone(store, clock_now());
+			broken = true;
+		}
+	}
+
+	store_close(store);
+	return broken;
+}
+
+/* SlotVisitor: keep a copy of every lease that somebody holds. */
+static void
+note_held_lease(const Lease *lease, const BusyRow *busy, void *arg)
+{
+	List	  **leases = arg;
+	Lease	   *copy;
+
+	if (!is_held(lease, clock_now()) ||
+		(*leases != NIL && ((Lease *) llast(*leases))->slot == lease->slot))
+		return;
+
+	copy = palloc(sizeof(Lease));
+	*copy = *lease;
+	copy->owner = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(lease->owner));
+	*leases = lappend(*leases, copy);
+}
+
+/* List the leases that somebody holds on the resource. */
+List *
+current_leases(LeaseStore *store, const text *resource)
+{
+	List	   *leases = NIL;
+
+	if (store_fetch(store, resource, GATE_SLOT))
+		note_held_lease(&store->lease, NULL, &leases);
+	if (leases == NIL)
+		store_visit_slots(store, resource, note_held_lease, &leases);
+	return leases;
 }
 
 /* List who waits in this database, and for what. */
@@ -459,6 +424,7 @@ blocked_waiters(void)
 		Waiter	   *waiter = lfirst(cell);
 		text	   *resource = cstring_to_text_with_len(waiter->resource, waiter->resource_length);
 		BlockedWaiter *b = palloc0(sizeof(BlockedWaiter));
+		List	   *leases;
 		ListCell   *other;
 
 		b->waiter = waiter;
@@ -471,12 +437,13 @@ blocked_waiters(void)
 		}
 		b->position++;
 
-		if (store_probe(store, resource, EXCLUSIVE_SLOT) == PROBE_BUSY)
+		if (store_probe(store, resource, GATE_SLOT) == PROBE_BUSY)
 			b->busy_xid = store->busy.xid;
-		if (current_holder(store, resource))
+		leases = current_leases(store, resource);
+		if (leases != NIL)
 		{
-			b->holder_owner = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(store->lease.owner));
-			b->holder_role = store->lease.holder;
+			b->holder_owner = ((Lease *) linitial(leases))->owner;
+			b->holder_role = ((Lease *) linitial(leases))->holder;
 		}
 		blocked = lappend(blocked, b);
 	}
@@ -486,48 +453,15 @@ blocked_waiters(void)
 
 /* Get the token of a lease that this owner holds; false when it does not. */
 bool
-held_token(text *resource, const text *owner, int64 *token)
+held_token(const text *resource, const text *owner, int64 *token)
 {
 	LeaseStore *store = store_open(AccessShareLock);
-	bool		held;
+	Claim		claim = {.owner = owner};
+	bool		held = fetch_claimed_lease(store, resource, &claim) && is_held(&store->lease, clock_now());
 
-	held = current_holder(store, resource) && is_owner(&store->lease, owner);
 	if (held)
 		*token = store->lease.token;
 
 	store_close(store);
 	return held;
-}
-
-/* StoreFilter: what was released or expired before the time arg points to. */
-static bool
-ended_before(const Lease *lease, const void *arg)
-{
-	return lease->expires_at <= *(const TimestampTz *) arg;
-}
-
-/*
- * Remove what ended at least lease_lock.purge_after ago; returns how many
- * rows. Never waits: what somebody has locked is left for the next time.
- */
-int64
-purge_leases(void)
-{
-	LeaseStore *store = store_open(RowExclusiveLock);
-	TimestampTz limit = clock_now() - purge_after * USECS_PER_SEC;
-	int64		purged = 0;
-
-	while (store_next(store, ended_before, &limit))
-	{
-		CHECK_FOR_INTERRUPTS();
-
-		if (store_lock_row(store, LockTupleExclusive, LockWaitSkip) == ROW_LOCKED)
-		{
-			store_delete(store);
-			purged++;
-		}
-	}
-
-	store_close(store);
-	return purged;
 }

@@ -12,6 +12,10 @@
 #include "fmgr.h"
 #include "utils/guc.h"
 
+#include "purge.h"
+#include "events.h"
+#include "quota.h"
+#include "stats.h"
 #include "wait.h"
 
 PG_MODULE_MAGIC;
@@ -24,6 +28,13 @@ _PG_init(void)
 	store_init();
 	lease_init();
 	wait_init();
+	pin_init();
+	guard_init();
+	purge_init();
+	worker_init();
+	stats_init();
+	events_init();
+	quota_init();
 
 	MarkGUCPrefixReserved("lease_lock");
 }

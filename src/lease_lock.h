@@ -3,8 +3,8 @@
  * lease_lock.h
  *		Types and functions shared between the files of the extension.
  *
- * Calls go one way: api -> lease -> store, wait, clock. The store knows nothing
- * of rules, the rules nothing of tuples.
+ * Calls go one way: api -> grant -> slots -> lease -> store, wait,
+ * clock. The store knows nothing of rules, the rules nothing of tuples.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,15 +14,33 @@
 #include "access/tableam.h"
 #include "access/transam.h"
 #include "datatype/timestamp.h"
+#include "nodes/bitmapset.h"
 #include "nodes/lockoptions.h"
+#include "nodes/pg_list.h"
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
-/* The slot of the exclusive lease on a resource. */
-#define EXCLUSIVE_SLOT	0
+/*
+ * A resource has an exclusive lease or many others. The exclusive one is in
+ * slot 0, which is also the gate: who wants another slot locks it, shared.
+ */
+#define GATE_SLOT		0
+#define MAX_SLOT		32767
 
 /* Bytes in the name of a resource or owner; fits an index entry many times. */
 #define MAX_NAME_LENGTH	1024
+
+/* Far from where timestamps end, whatever is added to the clock. */
+#define MAX_TTL_YEARS	100000
+#define MAX_TTL			((int64) MAX_TTL_YEARS * MONTHS_PER_YEAR * DAYS_PER_MONTH * USECS_PER_DAY)
+
+/* How a lease is held, as the lock table says it. */
+typedef enum LeaseMode
+{
+	MODE_EXCLUSIVE = 'x',		/* alone */
+	MODE_SHARED = 's',			/* beside other slots */
+	MODE_PERMIT = 'p'			/* beside fewer than a number of other slots */
+} LeaseMode;
 
 /* One row of the lock table. */
 typedef struct Lease
@@ -32,10 +50,29 @@ typedef struct Lease
 	text	   *owner;			/* NULL: released, the row is a tombstone */
 	int64		token;
 	TimestampTz granted_at;
-	TimestampTz expires_at;
+	TimestampTz expires_at;		/* end of what the owner was granted; of a tombstone: free from then */
 	Oid			holder;			/* role that acquired it */
 	FullTransactionId xid;		/* transaction that granted it */
+	LeaseMode	mode;
+	int32		holds;			/* how often it has to be released */
+	int64		lock_delay;		/* so long after an expiry nobody gets it */
+	TimestampTz hold_until;		/* a release before keeps it until then; DT_NOBEGIN: none */
+	Datum		payload;		/* jsonb; 0: none */
 } Lease;
+
+/* Whose lease is meant: that of an owner, that with a token, or both. */
+typedef struct Claim
+{
+	const text *owner;			/* NULL: whoever has the token */
+	const int64 *token;			/* NULL: whichever the owner has */
+} Claim;
+
+/* Which role needs the privileges of the one that acquired an asserted lease. */
+typedef enum AssertRole
+{
+	ASSERT_AS_CALLER,			/* the current one */
+	ASSERT_AS_SESSION			/* it, or the one that the session acts as */
+} AssertRole;
 
 /* Whose uncommitted change is in the way, and which speculative insert of it. */
 typedef struct BusyRow
@@ -55,14 +92,33 @@ typedef struct LeaseStore
 	Oid			token_sequence;
 	LOCKMODE	lockmode;
 	bool		written;
+	bool		has_slots;		/* did the last look at the gate meet rows of other slots? */
+	uint64		transactions_ended; /* at that look */
 	BusyRow		busy;			/* what the probe met, if that */
 	TupleTableSlot *row;
 	Lease		lease;
 	TableScanDesc scan;			/* of store_next(), with its snapshot */
 	Snapshot	scan_snapshot;
+	bool		scans_range;	/* not the whole table */
 } LeaseStore;
 
 typedef bool (*StoreFilter) (const Lease *lease, const void *arg);
+
+/* Must the row that is being inserted be taken back? */
+typedef bool (*InsertCheck) (LeaseStore *store, void *arg);
+
+/*
+ * A lease, as it is committed or as we left it. With busy, another transaction
+ * is changing it, or is making it.
+ */
+typedef void (*SlotVisitor) (const Lease *lease, const BusyRow *busy, void *arg);
+
+typedef enum StoreOpening
+{
+	STORE_OPEN,
+	STORE_ABSENT,				/* no extension, as far as committed */
+	STORE_LOCKED				/* somebody alters or maintains the table */
+} StoreOpening;
 
 typedef enum ProbeResult
 {
@@ -83,29 +139,150 @@ extern TimestampTz clock_now(void);
 extern int64 clock_monotonic(void);
 extern bool interval_to_usecs(const Interval *interval, int64 *usecs);
 
+/* subxact.c: what may have to be undone; true keeps it */
+typedef bool (*SubtransactionWork) (void *arg);
+extern ErrorData *run_subtransaction(SubtransactionWork work, void *arg);
+
 /* store.c: the lock table */
 extern void store_init(void);
 extern LeaseStore *store_open(LOCKMODE lockmode);
+extern StoreOpening store_open_if_free(LOCKMODE lockmode, LeaseStore **store);
 extern void store_close(LeaseStore *store);
+extern void store_forget_row(LeaseStore *store);
 extern ProbeResult store_probe(LeaseStore *store, const text *resource, int16 slot);
+extern ProbeResult store_probe_gate(LeaseStore *store, const text *resource);
+extern bool store_slots_unchanged(LeaseStore *store);
+extern void store_visit_slots(LeaseStore *store, const text *resource, SlotVisitor visit, void *arg);
 extern bool store_fetch(LeaseStore *store, const text *resource, int16 slot);
 extern void store_wait(BusyRow busy);
 extern RowLockResult store_lock_row(LeaseStore *store, LockTupleMode mode, LockWaitPolicy policy);
 extern int64 store_next_token(LeaseStore *store);
 extern void store_refuse_token(LeaseStore *store);
-extern bool store_insert(LeaseStore *store, const Lease *lease);
+extern bool store_insert(LeaseStore *store, const Lease *lease, InsertCheck check, void *arg);
 extern void store_update(LeaseStore *store, const Lease *lease);
-extern void store_delete(LeaseStore *store);
+extern bool store_delete_if_free(LeaseStore *store);
+extern void store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber count);
 extern bool store_next(LeaseStore *store, StoreFilter wanted, const void *arg);
+extern bool store_next_possible(LeaseStore *store, StoreFilter wanted, const void *arg);
 
-/* lease.c: the rules */
+/* What is asked for. */
+typedef struct LeaseRequest
+{
+	text	   *resource;
+	text	   *owner;
+	int64		ttl;			/* microseconds, like all times below */
+	LeaseMode	mode;
+	int			permits;		/* slots that there are to take; 0 for an exclusive lease */
+	bool		reentrant;		/* granted again to the owner who has it */
+	int64		min_hold;
+	int64		lock_delay;
+	Datum		payload;		/* jsonb; 0: none */
+	bool		explain;		/* say who is in the way */
+} LeaseRequest;
+
+typedef enum GrantResult
+{
+	GRANTED,
+	REFUSED_HELD,				/* by somebody, until a time */
+	REFUSED_BUSY,				/* an open transaction is in the way */
+	REFUSED_QUEUE				/* free, but others have waited for longer */
+} GrantResult;
+
+/* What came of a try. */
+typedef struct GrantOutcome
+{
+	GrantResult result;
+	bool		waited;
+	int64		token;			/* GRANTED */
+	TimestampTz expires_at;
+	TimestampTz held_until;		/* REFUSED_HELD: when to look again, else DT_NOEND */
+	BusyRow		busy;			/* REFUSED_BUSY: whom to wait for, */
+	int16		locked_slot;	/* or, without xid, whose row to wait for */
+	LockTupleMode lock_mode;	/* to get this lock on it */
+	text	   *blocked_by;		/* owner, when asked to explain */
+	Oid			blocked_role;
+} GrantOutcome;
+
+/* What the slots of a resource look like to one request. */
+typedef struct SlotSurvey
+{
+	int			taken;			/* slots that somebody has */
+	int			own_slot;		/* where the owner has a lease; 0: nowhere */
+	int			free_slot;		/* to take; 0: none */
+	List	   *expired;		/* int list: slots whose owner may still pin them */
+	TimestampTz first_free_at;	/* of the taken ones */
+	TimestampTz last_free_at;
+	BusyRow		busy;			/* open transaction that has one of them */
+	BusyRow		purger;			/* that removes the row of a free one */
+	text	   *holder;			/* owner of one of them, as far as committed */
+	Oid			holder_role;
+} SlotSurvey;
+
+static inline bool
+is_owner(const Lease *lease, const text *owner)
+{
+	return lease->owner != NULL &&
+		VARSIZE_ANY_EXHDR(lease->owner) == VARSIZE_ANY_EXHDR(owner) &&
+		memcmp(VARDATA_ANY(lease->owner), VARDATA_ANY(owner), VARSIZE_ANY_EXHDR(owner)) == 0;
+}
+
+static inline bool
+is_held(const Lease *lease, TimestampTz now)
+{
+	return lease->owner != NULL && lease->expires_at > now;
+}
+
+/* From when can somebody else have it, if nothing happens? */
+static inline TimestampTz
+free_from(const Lease *lease)
+{
+	return lease->expires_at + lease->lock_delay;
+}
+
+static inline bool
+is_free(const Lease *lease, TimestampTz now)
+{
+	return free_from(lease) <= now;
+}
+
+/* slots.c: the slots beside the gate */
+extern SlotSurvey survey_slots(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avoid);
+extern int	find_pinned_slot(LeaseStore *store, const text *resource, const List *slots);
+extern bool claim_name(const LeaseRequest *request);
+extern void give_up_name(const LeaseRequest *request);
+
+/* grant.c: who gets a lease */
+extern GrantOutcome acquire_any(LeaseRequest *request, text **resources, int nresources,
+								int64 wait, void (*before_sleep) (void));
+extern bool acquire_all(LeaseRequest *request, text **resources, int nresources, int64 wait);
+
+/* lease.c: what becomes of a lease */
 extern void lease_init(void);
-extern bool acquire_lease(text *resource, int64 ttl, text *owner, int64 wait, void (*before_sleep) (void));
-extern bool release_lease(text *resource, const text *owner);
+extern void make_durable(void);
+extern bool may_act(const Lease *lease);
+extern bool may_see_owner(Oid role);
+extern void require_holder_privileges(const Lease *lease);
+extern bool is_claimed(const Lease *lease, const Claim *claim);
+extern bool fetch_claimed_lease(LeaseStore *store, const text *resource, const Claim *claim);
+extern bool release_lease(const text *resource, const Claim *claim);
 extern int64 release_all_leases(const text *owner);
-extern bool renew_lease(text *resource, int64 ttl, const text *owner);
-extern bool current_holder(LeaseStore *store, const text *resource);
-extern bool held_token(text *resource, const text *owner, int64 *token);
-extern int64 purge_leases(void);
+extern bool renew_lease(const text *resource, int64 ttl, const Claim *claim);
+extern bool transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token);
+extern bool break_leases(const text *resource);
+extern List *current_leases(LeaseStore *store, const text *resource);
+extern bool held_token(const text *resource, const text *owner, int64 *token);
+
+/* assert.c: leases that a transaction relies on */
+extern int64 assert_lease(const text *resource, const Claim *claim, AssertRole role);
+
+/* pin.c: a memory of what the current transaction has asserted */
+extern void pin_init(void);
+extern const Lease *pin_find(const text *resource);
+extern void pin_remember(const Lease *lease);
+extern void pin_forget(const text *resource);
+extern uint64 pin_losses(void);
+
+/* guard.c: tables that refuse writes without a lease */
+extern void guard_init(void);
 
 #endif							/* LEASE_LOCK_H */

@@ -39,6 +39,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relscan.h"
+#include "access/sysattr.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_collation.h"
@@ -49,6 +50,7 @@
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "storage/procarray.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -70,11 +72,17 @@ enum
 	Anum_expires_at,
 	Anum_holder,
 	Anum_xid,
-	Natts_lease_lock = Anum_xid
+	Anum_mode,
+	Anum_holds,
+	Anum_lock_delay,
+	Anum_hold_until,
+	Anum_payload,
+	Natts_lease_lock = Anum_payload
 };
 
 static const Oid column_types[Natts_lease_lock] = {
-	TEXTOID, INT2OID, TEXTOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID, XID8OID
+	TEXTOID, INT2OID, TEXTOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID, XID8OID,
+	CHAROID, INT4OID, INT8OID, TIMESTAMPTZOID, JSONBOID
 };
 
 /*
@@ -143,7 +151,8 @@ check_table(Relation table)
 		Form_pg_attribute column = TupleDescAttr(desc, i);
 
 		if (i < Natts_lease_lock ?
-			column->atttypid != column_types[i] || column->attstorage != TYPSTORAGE_PLAIN :
+			column->atttypid != column_types[i] ||
+			(column->attstorage != TYPSTORAGE_PLAIN && i != Anum_payload - 1) :
 			!column->attisdropped)
 			refuse_altered(table);
 	}
@@ -185,24 +194,14 @@ open_primary_key(Relation table, LOCKMODE lockmode)
 	return index;
 }
 
-/*
- * Open the lock table, whichever it is by the time that we have its lock. The
- * caller runs inside a statement, with its snapshot active.
- */
-LeaseStore *
-store_open(LOCKMODE lockmode)
+/* Make a store of the lock table, which is open and locked. */
+static LeaseStore *
+make_store(Relation table, LOCKMODE lockmode)
 {
 	LeaseStore *store = palloc0(sizeof(LeaseStore));
-	Oid			relid;
+	Oid			relid = RelationGetRelid(table);
 
-	do
-	{
-		relid = OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock");
-		store->table = try_table_open(relid, lockmode);
-		if (store->table == NULL)
-			table_oid = InvalidOid; /* dropped meanwhile; there may be a new one */
-	} while (store->table == NULL);
-
+	store->table = table;
 	if (relid != table_oid || !OidIsValid(sequence_oid))
 	{
 		/* From here on news of a change clears it; then look again next time. */
@@ -218,6 +217,64 @@ store_open(LOCKMODE lockmode)
 	store->lockmode = lockmode;
 	store->row = table_slot_create(store->table, NULL);
 	return store;
+}
+
+/*
+ * Open the lock table, whichever it is by the time that we have its lock. The
+ * caller runs inside a statement, with its snapshot active.
+ */
+LeaseStore *
+store_open(LOCKMODE lockmode)
+{
+	Relation	table;
+
+	do
+	{
+		table = try_table_open(OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock"),
+							   lockmode);
+		if (table == NULL)
+			table_oid = InvalidOid; /* dropped meanwhile; there may be a new one */
+	} while (table == NULL);
+
+	return make_store(table, lockmode);
+}
+
+/*
+ * The same, but wait for nobody, be it that the table is locked or that the
+ * extension is not there, or not yet; then there is no store.
+ */
+StoreOpening
+store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
+{
+	Oid			extension = get_extension_oid("lease_lock", true);
+	Oid			relid;
+	Relation	table;
+
+	if (!OidIsValid(extension))
+		return STORE_ABSENT;
+
+	relid = get_relname_relid("lease_lock", get_extension_schema(extension));
+	if (!OidIsValid(relid))
+	{
+		/* It may have been dropped, or moved, between the two look-ups. */
+		AcceptInvalidationMessages();
+		InvalidateCatalogSnapshot();
+		if (!OidIsValid(get_extension_oid("lease_lock", true)))
+			return STORE_ABSENT;
+		relid = extension_relation("lease_lock");
+	}
+	if (!ConditionalLockRelationOid(relid, lockmode))
+		return STORE_LOCKED;
+
+	table = try_table_open(relid, NoLock);
+	if (table == NULL)
+	{
+		UnlockRelationOid(relid, lockmode);
+		return STORE_LOCKED;	/* until just now, by who dropped it */
+	}
+
+	*store = make_store(table, lockmode);
+	return STORE_OPEN;
 }
 
 /*
@@ -240,6 +297,13 @@ store_close(LeaseStore *store)
 	pfree(store);
 }
 
+/* Stand on no row any more. */
+void
+store_forget_row(LeaseStore *store)
+{
+	ExecClearTuple(store->row);
+}
+
 /* Read the row that the store stands on. */
 static void
 read_row(LeaseStore *store)
@@ -257,6 +321,12 @@ read_row(LeaseStore *store)
 	lease->expires_at = DatumGetTimestampTz(row->tts_values[Anum_expires_at - 1]);
 	lease->holder = DatumGetObjectId(row->tts_values[Anum_holder - 1]);
 	lease->xid = DatumGetFullTransactionId(row->tts_values[Anum_xid - 1]);
+	lease->mode = DatumGetChar(row->tts_values[Anum_mode - 1]);
+	lease->holds = DatumGetInt32(row->tts_values[Anum_holds - 1]);
+	lease->lock_delay = DatumGetInt64(row->tts_values[Anum_lock_delay - 1]);
+	lease->hold_until = row->tts_isnull[Anum_hold_until - 1] ? DT_NOBEGIN :
+		DatumGetTimestampTz(row->tts_values[Anum_hold_until - 1]);
+	lease->payload = row->tts_isnull[Anum_payload - 1] ? (Datum) 0 : row->tts_values[Anum_payload - 1];
 }
 
 /* Make a row to write. */
@@ -273,13 +343,33 @@ form_row(LeaseStore *store, const Lease *lease)
 	row->tts_values[Anum_expires_at - 1] = TimestampTzGetDatum(lease->expires_at);
 	row->tts_values[Anum_holder - 1] = ObjectIdGetDatum(lease->holder);
 	row->tts_values[Anum_xid - 1] = FullTransactionIdGetDatum(lease->xid);
+	row->tts_values[Anum_mode - 1] = CharGetDatum(lease->mode);
+	row->tts_values[Anum_holds - 1] = Int32GetDatum(lease->holds);
+	row->tts_values[Anum_lock_delay - 1] = Int64GetDatum(lease->lock_delay);
+	row->tts_values[Anum_hold_until - 1] = TimestampTzGetDatum(lease->hold_until);
+	row->tts_values[Anum_payload - 1] = lease->payload;
 
 	memset(row->tts_isnull, false, Natts_lease_lock * sizeof(bool));
 	row->tts_isnull[Anum_owner - 1] = lease->owner == NULL;
+	row->tts_isnull[Anum_hold_until - 1] = lease->hold_until == DT_NOBEGIN;
+	row->tts_isnull[Anum_payload - 1] = lease->payload == (Datum) 0;
 	for (int i = Natts_lease_lock; i < row->tts_tupleDescriptor->natts; i++)
 		row->tts_isnull[i] = true;	/* a column that came and went */
 
 	return ExecStoreVirtualTuple(row);
+}
+
+/* Which slots a scan looks at. */
+static void
+set_scan_keys(IndexScanDesc scan, const text *resource, StrategyNumber strategy, RegProcedure compare, int16 slot)
+{
+	ScanKeyData keys[2];
+
+	ScanKeyEntryInitialize(&keys[0], 0, 1, BTEqualStrategyNumber, TEXTOID,
+						   C_COLLATION_OID, F_TEXTEQ, PointerGetDatum(resource));
+	ScanKeyEntryInitialize(&keys[1], 0, 2, strategy, INT2OID,
+						   InvalidOid, compare, Int16GetDatum(slot));
+	index_rescan(scan, keys, 2, NULL, 0);
 }
 
 /* Start to look for the versions of one row. */
@@ -287,14 +377,41 @@ static IndexScanDesc
 begin_key_scan(LeaseStore *store, Snapshot snapshot, const text *resource, int16 slot)
 {
 	IndexScanDesc scan = index_beginscan(store->table, store->primary_key, snapshot, NULL, 2, 0, SO_NONE);
-	ScanKeyData keys[2];
 
-	ScanKeyEntryInitialize(&keys[0], 0, 1, BTEqualStrategyNumber, TEXTOID,
-						   C_COLLATION_OID, F_TEXTEQ, PointerGetDatum(resource));
-	ScanKeyEntryInitialize(&keys[1], 0, 2, BTEqualStrategyNumber, INT2OID,
-						   InvalidOid, F_INT2EQ, Int16GetDatum(slot));
-	index_rescan(scan, keys, 2, NULL, 0);
+	set_scan_keys(scan, resource, BTEqualStrategyNumber, F_INT2EQ, slot);
 	return scan;
+}
+
+/* Start to look for the versions of all rows of a resource, the highest slot first. */
+static IndexScanDesc
+begin_resource_scan(LeaseStore *store, Snapshot snapshot, const text *resource)
+{
+	IndexScanDesc scan = index_beginscan(store->table, store->primary_key, snapshot, NULL, 2, 0, SO_NONE);
+
+	set_scan_keys(scan, resource, BTGreaterEqualStrategyNumber, F_INT2GE, GATE_SLOT);
+	return scan;
+}
+
+/* Whose uncommitted change did a dirty snapshot just meet? No xid: nobody's. */
+static BusyRow
+met_by(const SnapshotData *dirty)
+{
+	return (BusyRow) {
+		.xid = TransactionIdIsValid(dirty->xmin) ? dirty->xmin : dirty->xmax,
+		.speculative_token = dirty->speculativeToken
+	};
+}
+
+/* Read the next row of a scan with a dirty snapshot. */
+static ProbeResult
+probe_next(LeaseStore *store, IndexScanDesc scan, const SnapshotData *dirty)
+{
+	if (!index_getnext_slot(scan, BackwardScanDirection, store->row))
+		return PROBE_ABSENT;
+
+	read_row(store);
+	store->busy = met_by(dirty);
+	return TransactionIdIsValid(store->busy.xid) ? PROBE_BUSY : PROBE_FOUND;
 }
 
 /* Look for a row, and at what open transactions do to it. Writes nothing. */
@@ -303,26 +420,106 @@ store_probe(LeaseStore *store, const text *resource, int16 slot)
 {
 	SnapshotData dirty;
 	IndexScanDesc scan;
-	ProbeResult result = PROBE_ABSENT;
+	ProbeResult result;
 
 	InitDirtySnapshot(dirty);
 	scan = begin_key_scan(store, &dirty, resource, slot);
-	if (index_getnext_slot(scan, BackwardScanDirection, store->row))
+	result = probe_next(store, scan, &dirty);
+	index_endscan(scan);
+	return result;
+}
+
+/*
+ * The same for the gate, which also tells in has_slots whether there are rows
+ * of other slots. That costs nothing when there are none: they come first.
+ */
+ProbeResult
+store_probe_gate(LeaseStore *store, const text *resource)
+{
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	ProbeResult result;
+
+	store->transactions_ended = TransamVariables->xactCompletionCount;
+	pg_read_barrier();
+
+	InitDirtySnapshot(dirty);
+	scan = begin_resource_scan(store, &dirty, resource);
+	result = probe_next(store, scan, &dirty);
+	store->has_slots = result != PROBE_ABSENT && store->lease.slot != GATE_SLOT;
+	if (store->has_slots)
 	{
-		if (TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax))
-		{
-			store->busy.xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
-			store->busy.speculative_token = dirty.speculativeToken;
-			result = PROBE_BUSY;
-		}
-		else
-		{
-			read_row(store);
-			result = PROBE_FOUND;
-		}
+		set_scan_keys(scan, resource, BTEqualStrategyNumber, F_INT2EQ, GATE_SLOT);
+		result = probe_next(store, scan, &dirty);
 	}
 	index_endscan(scan);
 	return result;
+}
+
+/*
+ * Is has_slots still true, now that the gate is locked? Who takes a slot has
+ * the gate locked until its transaction ends; if none has ended since
+ * the look, nobody can have come and gone in between.
+ */
+bool
+store_slots_unchanged(LeaseStore *store)
+{
+	pg_read_barrier();
+	return store->transactions_ended == TransamVariables->xactCompletionCount;
+}
+
+/* Older versions of a slot to step over, before it is cheaper to look for the next slot. */
+#define MAX_STEPS	8
+
+/*
+ * Show every slot but the gate, the highest first. All that was committed when
+ * the visit began is shown, or what was committed to the same slot since; what
+ * open transactions are doing is shown as well, unless it begins behind us.
+ * A slot that is being changed may be shown twice. The visitor must not use
+ * the store.
+ */
+void
+store_visit_slots(LeaseStore *store, const text *resource, SlotVisitor visit, void *arg)
+{
+	Snapshot	latest = GetLatestSnapshot();
+	SnapshotData dirty;
+	IndexScanDesc scan = begin_resource_scan(store, SnapshotAny, resource);
+	int			done = MAX_SLOT + 1;	/* of this slot we have seen the committed version */
+	int			steps = 0;
+
+	InitDirtySnapshot(dirty);
+	while (index_getnext_slot(scan, BackwardScanDirection, store->row))
+	{
+		BusyRow		busy = {0};
+		bool		committed;
+
+		CHECK_FOR_INTERRUPTS();
+		read_row(store);
+		if (store->lease.slot == GATE_SLOT)
+			break;
+
+		if (store->lease.slot == done)
+		{
+			if (++steps > MAX_STEPS)
+			{
+				set_scan_keys(scan, resource, BTLessStrategyNumber, F_INT2LT, done);
+				steps = 0;
+			}
+			continue;
+		}
+		committed = table_tuple_satisfies_snapshot(store->table, store->row, latest);
+		if (table_tuple_satisfies_snapshot(store->table, store->row, &dirty))
+			busy = met_by(&dirty);
+		else if (!committed)
+			continue;
+		if (committed || !TransactionIdIsValid(busy.xid))
+		{
+			done = store->lease.slot;
+			steps = 0;
+		}
+		visit(&store->lease, TransactionIdIsValid(busy.xid) ? &busy : NULL, arg);
+	}
+	index_endscan(scan);
 }
 
 /*
@@ -358,6 +555,39 @@ store_fetch(LeaseStore *store, const text *resource, int16 slot)
 	return found;
 }
 
+/* Have store_next() look only at so many blocks of the table. */
+void
+store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber count)
+{
+	ItemPointerData from;
+	ItemPointerData to;
+
+	ItemPointerSet(&from, first, 0);
+	ItemPointerSet(&to, first + (count - 1), PG_UINT16_MAX);
+	store->scan_snapshot = RegisterSnapshot(GetLatestSnapshot());
+	store->scan = table_beginscan_tidrange(store->table, SnapshotAny, &from, &to, SO_NONE);
+	store->scans_range = true;
+}
+
+static bool
+next_row(LeaseStore *store)
+{
+	return store->scans_range ?
+		table_scan_getnextslot_tidrange(store->scan, ForwardScanDirection, store->row) :
+		table_scan_getnextslot(store->scan, ForwardScanDirection, store->row);
+}
+
+/* Begin to read the whole table, unless that has begun. */
+static void
+begin_table_scan(LeaseStore *store)
+{
+	if (store->scan == NULL)
+	{
+		store->scan_snapshot = RegisterSnapshot(GetLatestSnapshot());
+		store->scan = table_beginscan(store->table, SnapshotAny, 0, NULL, SO_NONE);
+	}
+}
+
 /*
  * Go on to the next row, in no order, that is committed now (when the scan
  * begins) and wanted; false when there are no more. Rows that are written
@@ -366,13 +596,9 @@ store_fetch(LeaseStore *store, const text *resource, int16 slot)
 bool
 store_next(LeaseStore *store, StoreFilter wanted, const void *arg)
 {
-	if (store->scan == NULL)
-	{
-		store->scan_snapshot = RegisterSnapshot(GetLatestSnapshot());
-		store->scan = table_beginscan(store->table, SnapshotAny, 0, NULL, SO_NONE);
-	}
+	begin_table_scan(store);
 
-	while (table_scan_getnextslot(store->scan, ForwardScanDirection, store->row))
+	while (next_row(store))
 	{
 		CHECK_FOR_INTERRUPTS();
 		read_row(store);
@@ -384,20 +610,72 @@ store_next(LeaseStore *store, StoreFilter wanted, const void *arg)
 }
 
 /*
+ * Was the row granted by another transaction that was open when the scan
+ * began, and not undone since? Such a grant is so young that the version
+ * cannot be frozen: what is known of its transaction is still there.
+ */
+static bool
+granted_meanwhile(LeaseStore *store)
+{
+	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
+	TransactionId granted_by = XidFromFullTransactionId(store->lease.xid);
+	TransactionId written_by;
+	bool		isnull;
+
+	if (next - U64FromFullTransactionId(store->lease.xid) > PG_INT32_MAX ||
+		TransactionIdIsCurrentTransactionId(granted_by) ||
+		!XidInMVCCSnapshot(granted_by, store->scan_snapshot))
+		return false;
+
+	written_by = DatumGetTransactionId(slot_getsysattr(store->row, MinTransactionIdAttributeNumber, &isnull));
+	return TransactionIdIsInProgress(written_by) || TransactionIdDidCommit(written_by);
+}
+
+/*
+ * Like store_next(), but also meets what is not committed and may yet be, or
+ * has been since the scan began. Several versions of a row may be met. None
+ * is missed that another transaction granted before the scan began.
+ */
+bool
+store_next_possible(LeaseStore *store, StoreFilter wanted, const void *arg)
+{
+	begin_table_scan(store);
+
+	while (table_scan_getnextslot(store->scan, ForwardScanDirection, store->row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		read_row(store);
+		if (wanted(&store->lease, arg) &&
+			(table_tuple_satisfies_snapshot(store->table, store->row, store->scan_snapshot) ||
+			 granted_meanwhile(store)))
+			return true;
+	}
+	return false;
+}
+
+/*
  * Lock the row that the store stands on. With LockWaitBlock, waits for others
  * and goes on to the newest version; with LockWaitSkip, does neither.
+ *
+ * FOR KEY SHARE does not wait for an open update, and then stands on the
+ * version before it. The new one has to be locked as well: only its lockers
+ * count when it is committed.
  */
 RowLockResult
 store_lock_row(LeaseStore *store, LockTupleMode mode, LockWaitPolicy policy)
 {
 	ItemPointerData tid = store->row->tts_tid;
+	uint8		flags = 0;
 	TM_FailureData failure;
 	TM_Result	result;
 
+	if (policy == LockWaitBlock)
+		flags |= TUPLE_LOCK_FLAG_FIND_LAST_VERSION;
+	if (mode == LockTupleKeyShare)
+		flags |= TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS;
+
 	result = table_tuple_lock(store->table, &tid, GetActiveSnapshot(), store->row,
-							  GetCurrentCommandId(false), mode, policy,
-							  policy == LockWaitBlock ? TUPLE_LOCK_FLAG_FIND_LAST_VERSION : 0,
-							  &failure);
+							  GetCurrentCommandId(false), mode, policy, flags, &failure);
 	switch (result)
 	{
 		case TM_Ok:
@@ -479,18 +757,24 @@ close_indexes(IndexWriter *writer)
  * Was the resource granted to somebody else with a higher token, and all of
  * it removed again, between our token and our row? What was there since the
  * statement began is dead by now but cannot have been vacuumed away.
+ *
+ * Looks at all slots, and so finds out by the way whether there are others.
  */
 static bool
 overtaken(LeaseStore *store, const Lease *lease, ItemPointer own_row)
 {
-	IndexScanDesc scan = begin_key_scan(store, SnapshotAny, lease->resource, lease->slot);
+	IndexScanDesc scan = begin_resource_scan(store, SnapshotAny, lease->resource);
 	bool		found = false;
 
+	store->has_slots = false;
 	while (!found && index_getnext_slot(scan, BackwardScanDirection, store->row))
 	{
 		read_row(store);
-		found = !ItemPointerEquals(&store->row->tts_tid, own_row) &&
-			store->lease.token > lease->token;
+		if (store->lease.slot != GATE_SLOT)
+			store->has_slots = true;
+		if (store->lease.slot == lease->slot)
+			found = !ItemPointerEquals(&store->row->tts_tid, own_row) &&
+				store->lease.token > lease->token;
 	}
 	index_endscan(scan);
 
@@ -503,11 +787,12 @@ overtaken(LeaseStore *store, const Lease *lease, ItemPointer own_row)
 /*
  * Insert a row; false when another transaction came first, or may have.
  *
- * The row goes in speculatively: if the unique index then finds another one
- * it is taken back, without waiting to see what becomes of the other.
+ * The row goes in speculatively: if the unique index then finds another one,
+ * or the caller's check says so, it is taken back, without waiting to see what
+ * becomes of the other.
  */
 bool
-store_insert(LeaseStore *store, const Lease *lease)
+store_insert(LeaseStore *store, const Lease *lease, InsertCheck check, void *arg)
 {
 	TupleTableSlot *row = form_row(store, lease);
 	IndexWriter writer = open_indexes(store);
@@ -524,7 +809,7 @@ store_insert(LeaseStore *store, const Lease *lease)
 								   speculative_token);
 	ExecInsertIndexTuples(writer.target, writer.estate, EIIT_NO_DUPE_ERROR, row, arbiters, &conflict);
 	if (!conflict)
-		conflict = overtaken(store, lease, &row->tts_tid);
+		conflict = overtaken(store, lease, &row->tts_tid) || check(store, arg);
 	table_tuple_complete_speculative(store->table, row, speculative_token, !conflict);
 	SpeculativeInsertionLockRelease(xid);
 
@@ -591,17 +876,35 @@ store_update(LeaseStore *store, const Lease *lease)
 	finish_write(store);
 }
 
-/* Delete the row that the store stands on and has locked. */
-void
-store_delete(LeaseStore *store)
+static TM_Result
+delete_row(LeaseStore *store, LockWaitPolicy policy)
 {
 	TM_FailureData failure;
-	TM_Result	result;
 
-	result = table_tuple_delete(store->table, &store->row->tts_tid, GetCurrentCommandId(true), 0,
-								GetActiveSnapshot(), InvalidSnapshot, true, &failure);
-	if (result != TM_Ok)
-		elog(ERROR, "could not delete a locked row of the lock table: %d", (int) result);
+	return table_tuple_delete(store->table, &store->row->tts_tid, GetCurrentCommandId(true), 0,
+							  GetActiveSnapshot(), InvalidSnapshot, policy == LockWaitBlock, &failure);
+}
+
+/*
+ * Delete the row that the store stands on, unless somebody else has it or it
+ * changed meanwhile; then false. A row that nobody has is deleted without the
+ * detour of a row lock, which would be written to the log, too.
+ */
+bool
+store_delete_if_free(LeaseStore *store)
+{
+	if (delete_row(store, LockWaitSkip) != TM_Ok)
+	{
+		TM_Result	result;
+
+		/* Perhaps only the own transaction has locked it. */
+		if (store_lock_row(store, LockTupleExclusive, LockWaitSkip) != ROW_LOCKED)
+			return false;
+		result = delete_row(store, LockWaitBlock);
+		if (result != TM_Ok)
+			elog(ERROR, "could not delete a locked row of the lock table: %d", (int) result);
+	}
 
 	finish_write(store);
+	return true;
 }

@@ -51,6 +51,7 @@
 #include "utils/guc.h"
 
 #include "compat.h"
+#include "stats.h"
 #include "wait.h"
 
 #define NOBODY	(-1)
@@ -84,10 +85,12 @@ static int	poll_interval = 100;
 
 static WaitQueue *queue = NULL;
 static Waiter *me = NULL;		/* own entry, while waiting */
-static int64 deadline;			/* of the wait, by the monotonic clock */
+static int64 joined_at;			/* the queue, by the monotonic clock */
+static int64 deadline;			/* of the wait, likewise */
 static int64 lock_deadline;		/* of lock_timeout, likewise */
 static int64 next_check;		/* when to look without a wake-up */
 static int64 check_interval;
+static int64 expected_end;		/* of the lease seen in the last look; 0: none */
 static uint32 news_seen;		/* before the last look */
 static bool leaves_at_exit = false;
 
@@ -231,20 +234,47 @@ resource_hash(const text *resource)
 							   VARSIZE_ANY_EXHDR(resource), MyDatabaseId);
 }
 
+/*
+ * Is this a resource that the waiter waits for? One that waits for more of
+ * them than have room is in no order.
+ */
 static bool
-same_resource(const Waiter *a, const Waiter *b)
+waits_for_hash(const Waiter *waiter, Oid database, uint64 hash)
 {
-	return a->hash == b->hash && a->database == b->database &&
-		a->resource_length == b->resource_length &&
-		memcmp(a->resource, b->resource, a->resource_length) == 0;
+	if (waiter->database != database || waiter->nresources > MAX_HASHES)
+		return false;
+	if (waiter->nresources == 1)
+		return waiter->hash == hash;
+	for (int i = 0; i < waiter->nresources; i++)
+		if (waiter->hashes[i] == hash)
+			return true;
+	return false;
 }
 
 static bool
 waits_for(const Waiter *waiter, uint64 hash, const text *resource)
 {
-	return waiter->hash == hash && waiter->database == MyDatabaseId &&
-		waiter->resource_length == (int) VARSIZE_ANY_EXHDR(resource) &&
-		memcmp(waiter->resource, VARDATA_ANY(resource), waiter->resource_length) == 0;
+	return waits_for_hash(waiter, MyDatabaseId, hash) &&
+		(waiter->nresources > 1 ||
+		 (waiter->resource_length == (int) VARSIZE_ANY_EXHDR(resource) &&
+		  memcmp(waiter->resource, VARDATA_ANY(resource), waiter->resource_length) == 0));
+}
+
+/* Do two of them wait for the same resource? */
+static bool
+share_resource(const Waiter *a, const Waiter *b)
+{
+	if (a->nresources > 1 && a->nresources <= MAX_HASHES)
+	{
+		for (int i = 0; i < a->nresources; i++)
+			if (waits_for_hash(b, a->database, a->hashes[i]))
+				return true;
+		return false;
+	}
+	return a->nresources == 1 && waits_for_hash(b, a->database, a->hash) &&
+		(b->nresources > 1 ||
+		 (a->resource_length == b->resource_length &&
+		  memcmp(a->resource, b->resource, a->resource_length) == 0));
 }
 
 static Waiter *
@@ -302,7 +332,7 @@ waiter_before(Waiter *waiter)
 
 	do
 		other = waiter_at(other->previous);
-	while (other != NULL && !same_resource(other, waiter));
+	while (other != NULL && !share_resource(other, waiter));
 
 	return other;
 }
@@ -315,18 +345,24 @@ waiter_behind(Waiter *waiter)
 
 	do
 		other = waiter_at(other->next);
-	while (other != NULL && !same_resource(other, waiter));
+	while (other != NULL && !share_resource(other, waiter));
 
 	return other;
 }
 
-/* Is nobody behind this one who could keep watch? */
+/*
+ * Is nobody behind this one who could keep watch? Who waits for several
+ * resources does so itself: those behind it may not do so for each.
+ */
 static bool
 is_last(Waiter *waiter)
 {
 	Waiter	   *other = waiter_behind(waiter);
 
-	while (other != NULL && (other->lost_turn || other->in_lock_wait))
+	if (waiter->nresources > 1)
+		return true;
+
+	while (other != NULL && (other->lost_turn || other->in_lock_wait || other->nresources > 1))
 		other = waiter_behind(other);
 	return other == NULL;
 }
@@ -414,24 +450,28 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 	nchanges = Min(nchanges + 1, MAX_CHANGES + 1);
 }
 
-/* Number of the change that concerns a waiter; -1 when there is none. */
-static int
-find_change(const Waiter *waiter)
+/*
+ * Does this waiter have to hear of a change? One that sleeps until an earlier
+ * time than the lease now lasts will look by itself in time.
+ */
+static bool
+has_to_hear(Waiter *waiter, const Change *change, bool committed, TimestampTz now)
 {
-	if (waiter->database == MyDatabaseId && !waiter->lost_turn)
-		for (int i = 0; i < nchanges; i++)
-			if (changes[i].hash == waiter->hash)
-				return i;
-	return -1;
+	if (committed && change->expires_at <= now)
+	{
+		if (waiter->called_at == 0)
+			waiter->called_at = clock_monotonic();
+		return true;
+	}
+	return !committed || pg_atomic_read_u64(&waiter->alarm) > (uint64) change->expires_at;
 }
 
 /*
- * Wake the first waiter for every lease that changed. One that sleeps until
- * an earlier time than the lease now lasts will look by itself in time.
+ * Wake the first waiter for every lease that changed.
  *
  * It is woken even if it was called before, since it may be about to sleep,
  * having found the lease taken again; and after the lock is released, which
- * is what it takes next.
+ * is what it takes next. Who is in no order is woken by any change.
  */
 static void
 wake_first_waiters(bool committed)
@@ -451,22 +491,25 @@ wake_first_waiters(bool committed)
 	for (Waiter *waiter = waiter_at(queue->first); waiter != NULL && nfound < nchanges;
 		 waiter = waiter_at(waiter->next))
 	{
-		int			i = find_change(waiter);
+		bool		has_to_wake = false;
 
-		if (i < 0 || found[i])
+		if (waiter->database != MyDatabaseId || waiter->lost_turn)
 			continue;
-		found[i] = true;
-		nfound++;
 
-		if (committed && changes[i].expires_at <= now)
+		for (int i = 0; i < nchanges; i++)
 		{
-			if (waiter->called_at == 0)
-				waiter->called_at = clock_monotonic();
+			if (found[i] || !waits_for_hash(waiter, MyDatabaseId, changes[i].hash))
+				continue;
+			found[i] = true;
+			nfound++;
+			has_to_wake |= has_to_hear(waiter, &changes[i], committed, now);
 		}
-		else if (committed && pg_atomic_read_u64(&waiter->alarm) <= (uint64) changes[i].expires_at)
-			continue;
-		to_wake[nwake++] = waiter;
+		if (has_to_wake)
+			to_wake[nwake++] = waiter;
 	}
+	for (Waiter *waiter = waiter_at(queue->first); waiter != NULL; waiter = waiter_at(waiter->next))
+		if (waiter->database == MyDatabaseId && waiter->nresources > MAX_HASHES)
+			wake(waiter);
 	LWLockRelease(&queue->lock);
 
 	while (nwake > 0)
@@ -531,11 +574,12 @@ leave_at_exit(int code, Datum arg)
 }
 
 /*
- * Begin to wait: for at most timeout microseconds, or for ever when it is
- * negative. Must be followed by wait_leave(), also on error.
+ * Begin to wait for any of these resources: for at most timeout microseconds,
+ * or for ever when it is negative. Must be followed by wait_leave(), also on
+ * error.
  */
 void
-wait_join(const text *resource, const text *owner, int64 timeout)
+wait_join(text **resources, int nresources, const LeaseRequest *request, int64 timeout)
 {
 	if (me != NULL)
 		ereport(ERROR,
@@ -554,8 +598,11 @@ wait_join(const text *resource, const text *owner, int64 timeout)
 		before_shmem_exit(leave_at_exit, (Datum) 0);
 		leaves_at_exit = true;
 	}
+	stats_count(STATS_WAITS);
 
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	joined_at = clock_monotonic();
+	expected_end = 0;
 	me = &queue->waiters[MY_PROC_NUMBER];
 	me->pid = MyProcPid;
 	me->database = MyDatabaseId;
@@ -568,20 +615,48 @@ wait_join(const text *resource, const text *owner, int64 timeout)
 	me->in_lock_wait = false;
 	me->lost_turn = false;
 	me->suspect = false;
-	me->hash = resource_hash(resource);
-	me->resource_length = VARSIZE_ANY_EXHDR(resource);
-	memcpy(me->resource, VARDATA_ANY(resource), me->resource_length);
-	me->owner_length = VARSIZE_ANY_EXHDR(owner);
-	memcpy(me->owner, VARDATA_ANY(owner), me->owner_length);
+	me->mode = request->mode;
+	me->owner_length = VARSIZE_ANY_EXHDR(request->owner);
+	memcpy(me->owner, VARDATA_ANY(request->owner), me->owner_length);
+	me->nresources = nresources;
+	if (nresources == 1)
+	{
+		me->hash = resource_hash(resources[0]);
+		me->resource_length = VARSIZE_ANY_EXHDR(resources[0]);
+		memcpy(me->resource, VARDATA_ANY(resources[0]), me->resource_length);
+	}
+	else
+	{
+		me->hash = 0;
+		me->resource_length = 0;
+		for (int i = 0; i < nresources && nresources <= MAX_HASHES; i++)
+			me->hashes[i] = resource_hash(resources[i]);
+	}
 	append(me);
 	pg_atomic_fetch_add_u32(&queue->length, 1);
 	LWLockRelease(&queue->lock);
+}
+
+/*
+ * When did the lease that was just granted become free? When its release called
+ * us, or when it expired; 0 when it is not known. The caller holds the lock.
+ */
+static int64
+free_since(int64 now)
+{
+	int64		expired_at = expected_end <= now ? expected_end : 0;
+
+	if (me->called_at == 0 || expired_at == 0)
+		return Max(me->called_at, expired_at);
+	return Min(me->called_at, expired_at);
 }
 
 /* Stop to wait. Who leaves with empty hands lets the next one look. */
 void
 wait_leave(bool granted)
 {
+	int64		now = clock_monotonic();
+	int64		since;
 	Waiter	   *before;
 	Waiter	   *behind;
 	bool		was_last;
@@ -590,14 +665,26 @@ wait_leave(bool granted)
 		return;
 
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	since = granted ? free_since(now) : 0;
 	before = waiter_before(me);
 	behind = waiter_behind(me);
 	was_last = is_last(me);
+	if (me->nresources > 1)
+	{
+		/* It may have been the first for some, whatever it got. */
+		for (Waiter *other = behind; other != NULL; other = waiter_at(other->next))
+			if (share_resource(me, other))
+				wake(other);
+		behind = before = NULL;
+	}
 	take_out(me);
 	pg_atomic_fetch_sub_u32(&queue->length, 1);
 	LWLockRelease(&queue->lock);
 
 	me = NULL;
+	stats_wait_ended(now - joined_at);
+	if (since != 0)
+		stats_handed_off(now - since);
 	if (!granted && before == NULL && behind != NULL)
 		wake(behind);
 	if (was_last && before != NULL)
@@ -678,6 +765,7 @@ wait_check_lock_timeout(void)
 void
 wait_begin_lock(void)
 {
+	expected_end = 0;			/* that may be changed by who we wait for */
 	if (me != NULL)
 	{
 		LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
@@ -760,8 +848,9 @@ wait_sleep(TimestampTz look_at)
 	int64		until = Min(Min(deadline, lock_deadline), next_check);
 	int			events;
 
-	if (look_at != DT_NOEND)
-		until = Min(until, now + (look_at - clock_now()));
+	expected_end = look_at == DT_NOEND ? 0 : now + (look_at - clock_now());
+	if (expected_end != 0)
+		until = Min(until, expected_end);
 
 	if (me != NULL)
 	{

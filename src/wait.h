@@ -12,6 +12,9 @@
 
 #include "lease_lock.h"
 
+/* So many hashes of resources take as much room as one name. */
+#define MAX_HASHES	((int) (MAX_NAME_LENGTH / sizeof(uint64)))
+
 /* An entry of the wait queue. */
 typedef struct Waiter
 {
@@ -29,10 +32,16 @@ typedef struct Waiter
 	bool		in_lock_wait;	/* behind a transaction: cannot hear a call */
 	bool		lost_turn;		/* did not hear one; unset by itself */
 	bool		suspect;		/* to check for a deadlock at once */
-	uint64		hash;			/* of resource and database */
+	LeaseMode	mode;
+	int			nresources;		/* 1, or so many any of which will do */
+	uint64		hash;			/* of resource and database, when there is one */
 	int			resource_length;
 	int			owner_length;
-	char		resource[MAX_NAME_LENGTH];
+	union
+	{
+		char		resource[MAX_NAME_LENGTH];
+		uint64		hashes[MAX_HASHES]; /* when there are several */
+	};
 	char		owner[MAX_NAME_LENGTH];
 } Waiter;
 
@@ -40,7 +49,7 @@ typedef struct Waiter
 extern void wait_init(void);
 extern bool wait_is_my_turn(const text *resource);
 extern void wait_note_change(const text *resource, TimestampTz expires_at);
-extern void wait_join(const text *resource, const text *owner, int64 timeout);
+extern void wait_join(text **resources, int nresources, const LeaseRequest *request, int64 timeout);
 extern void wait_leave(bool granted);
 extern int64 wait_remaining(void);
 extern void wait_begin_look(void);

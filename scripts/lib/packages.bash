@@ -38,6 +38,8 @@ missing_for_build() {
 missing_for_tests() {
 	command -v prove >/dev/null || echo perl
 	command -v faketime >/dev/null || echo faketime
+	command -v dot >/dev/null || echo graphviz
+	command -v prometheus-postgres-exporter >/dev/null || echo prometheus-postgres-exporter
 	perl -MIPC::Run -MTest::More -e 1 2>/dev/null || echo libipc-run-perl
 }
 
@@ -77,6 +79,44 @@ allow_new_cluster() {
 	fi
 }
 
+# Debian starts the exporter as well, at once and at every boot; the tests want its program only. Its start is
+# forbidden by a policy that leaves all others to the one that may be there, and is gone after the installation.
+unwanted_service=prometheus-postgres-exporter
+policy_file=/usr/sbin/policy-rc.d
+
+forbid_service() {
+	if [[ -e $policy_file ]] && ! is_own_policy; then
+		as_root mv "$policy_file" "$policy_file.lease_lock_kept"
+	fi
+	as_root tee "$policy_file" >/dev/null <<-EOP
+		#!/bin/sh
+		# Of lease_lock, while it installs packages.
+		case "\$*" in *$unwanted_service*) exit 101 ;; esac
+		[ ! -x $policy_file.lease_lock_kept ] || exec $policy_file.lease_lock_kept "\$@"
+	EOP
+	as_root chmod 755 "$policy_file"
+}
+
+is_own_policy() {
+	grep -q lease_lock "$policy_file" 2>/dev/null
+}
+
+allow_service() {
+	if ! is_own_policy; then
+		return
+	elif [[ -e $policy_file.lease_lock_kept ]]; then
+		as_root mv "$policy_file.lease_lock_kept" "$policy_file"
+	else
+		as_root rm -f "$policy_file"
+	fi
+}
+
+# Nor at the next boot, under either system of starting services.
+disable_service() {
+	as_root deb-systemd-helper disable "$unwanted_service.service" || true
+	as_root update-rc.d "$unwanted_service" disable || true
+} >/dev/null 2>&1
+
 # Installs what is missing for the purposes named, and sets PG_CONFIG unless the caller chose a server. Touches
 # neither the network nor sudo when nothing is missing.
 install_missing() {
@@ -94,9 +134,14 @@ install_missing() {
 		missing+=("postgresql-$version" "postgresql-server-dev-$version")
 	fi
 	forbid_new_cluster
+	forbid_service
 	as_root env DEBIAN_FRONTEND=noninteractive \
 		apt-get -qq -y --no-install-recommends install "${missing[@]}" >&2
+	allow_service
 	allow_new_cluster
+	if [[ " ${missing[*]} " == *" $unwanted_service "* ]]; then
+		disable_service
+	fi
 	[[ -n $PG_CONFIG ]] || find_server
 	if [[ -z $PG_CONFIG ]]; then
 		echo 'no PostgreSQL server 15 or later with its headers, even after the installation' >&2

@@ -96,6 +96,7 @@ stop_all_inside() {
 
 clean_up() {
 	trap '' INT TERM HUP
+	allow_service
 	allow_new_cluster
 	if [[ -n $work ]]; then
 		{

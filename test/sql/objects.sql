@@ -11,15 +11,16 @@ WHERE e.extname = 'lease_lock' ORDER BY p.oid::regprocedure::text COLLATE "C";
 \d lease_token_seq
 \d lease_status
 \d lease_waiters
+\d lease_stats
 
 SELECT obj_description(oid, 'pg_class') IS NOT NULL AS commented, relname FROM pg_class
-WHERE relname IN ('lease_lock', 'lease_status', 'lease_waiters') ORDER BY relname;
+WHERE relname IN ('lease_lock', 'lease_status', 'lease_waiters', 'lease_stats') ORDER BY relname;
 SELECT c.relname, c.reloptions, c.relacl FROM pg_class AS c WHERE c.relname = 'lease_lock';
 SELECT attname, attstorage FROM pg_attribute WHERE attrelid = 'lease_lock'::regclass AND atttypid = 'text'::regtype;
 SELECT extconfig::regclass[] AS dumped FROM pg_extension WHERE extname = 'lease_lock';
 SELECT table_name, privilege_type FROM information_schema.role_table_grants
 WHERE grantee = 'PUBLIC' AND table_name LIKE 'lease\_%' ORDER BY table_name;
 
--- settings, once the library is loaded
+-- settings, once the library is loaded; those of the server's start are known only when it is preloaded
 SELECT lease_token('any', 'one');
-SELECT name, setting, unit, context, vartype, min_val, max_val, boot_val FROM pg_settings WHERE name LIKE 'lease\_lock.%' ORDER BY name;
+SELECT name, setting, unit, context, vartype, min_val, max_val, boot_val FROM pg_settings WHERE name LIKE 'lease\_lock.%' AND context <> 'postmaster' ORDER BY name;

@@ -49,7 +49,7 @@ sub start_waiting_node
 	my ($name, $conf, %params) = @_;
 	my ($version) = (run_command([ 'postgres', '--version' ]))[0] =~ /(\d+)/;
 
-	$conf .= "shared_preload_libraries = 'lease_lock'\n"
+	$conf .= "shared_preload_libraries = 'lease_lock'\nlease_lock.purge_interval = 0\n"
 	  if $params{preload} // $version < 17;
 	return start_node($name, "autovacuum = off\nmax_connections = 110\n$conf");
 }

@@ -1,0 +1,175 @@
+/*-------------------------------------------------------------------------
+ *
+ * events.c
+ *		What happened to a lease, counted and, if asked for, logged.
+ *
+ * An event is one when it happens, not when it is committed: at commit there
+ * is no good place to fail, and what a transaction did would have to be kept
+ * until then. A grant that was logged and rolled back left no lease; its
+ * token is never seen again.
+ *
+ * The lines name owners, which release leases, so they go to the server's log
+ * only: a session could have messages of that level sent to itself.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "events.h"
+#include "printable.h"
+#include "stats.h"
+
+typedef enum LogEvents
+{
+	LOG_EVENTS_NONE,
+	LOG_EVENTS_TAKEOVER,
+	LOG_EVENTS_ALL
+} LogEvents;
+
+static const struct config_enum_entry log_events_options[] = {
+	{"none", LOG_EVENTS_NONE, false},
+	{"takeover", LOG_EVENTS_TAKEOVER, false},
+	{"all", LOG_EVENTS_ALL, false},
+	{NULL, 0, false}
+};
+
+static int	log_events = LOG_EVENTS_TAKEOVER;
+
+void
+events_init(void)
+{
+	DefineCustomEnumVariable("lease_lock.log_events",
+							 "Which events of leases are written to the server's log.",
+							 NULL,
+							 &log_events,
+							 LOG_EVENTS_TAKEOVER,
+							 log_events_options,
+							 PGC_SUSET,
+							 0,
+							 NULL, NULL, NULL);
+}
+
+/* "owner "x" of role "y"", with nothing in it that could forge a line */
+static char *
+owner_and_role(const Lease *lease)
+{
+	return psprintf("owner %s of role %s", quote_name(lease->owner),
+					quote_name(cstring_to_text(role_name(lease->holder))));
+}
+
+/* Write one line to the server's log. */
+static void
+log_line(char *line)
+{
+	ereport(LOG_SERVER_ONLY,
+			(errmsg_internal("%s", line),
+			 errhidestmt(true),
+			 errhidecontext(true)));
+	pfree(line);
+}
+
+/* Milliseconds from the end of the lease until a time. */
+static double
+ms_late(const Lease *lease, TimestampTz time)
+{
+	return (time - lease->expires_at) / 1000.0;
+}
+
+static void
+log_takeover(const Lease *granted, const Lease *former)
+{
+	log_line(psprintf("lease on %s taken over by %s from %s %.3f ms after it expired, token " INT64_FORMAT
+					  " after " INT64_FORMAT,
+					  quote_name(granted->resource), owner_and_role(granted), owner_and_role(former),
+					  ms_late(former, granted->granted_at), granted->token, former->token));
+}
+
+/*
+ * What a grant is about to replace, in memory that lasts; NULL when that is
+ * nobody's lease. A takeover is a grant over a lease that was not released.
+ */
+const Lease *
+former_lease(const Lease *stored)
+{
+	Lease	   *former;
+
+	if (stored->owner == NULL)
+		return NULL;
+
+	former = palloc(sizeof(Lease));
+	*former = *stored;
+	former->owner = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(stored->owner));
+	former->resource = NULL;	/* the same */
+	return former;
+}
+
+void
+note_grant(const Lease *granted, const Lease *former)
+{
+	stats_count(STATS_GRANTED);
+	if (former != NULL)
+		stats_count(STATS_TAKEOVERS);
+
+	if (former != NULL && log_events >= LOG_EVENTS_TAKEOVER)
+		log_takeover(granted, former);
+	else if (log_events >= LOG_EVENTS_ALL)
+		log_line(psprintf("lease on %s granted to %s until %s, token " INT64_FORMAT,
+						  quote_name(granted->resource), owner_and_role(granted),
+						  timestamptz_to_str(granted->expires_at), granted->token));
+}
+
+void
+note_renewal(const Lease *renewed)
+{
+	stats_count(STATS_RENEWALS);
+	if (log_events >= LOG_EVENTS_ALL)
+		log_line(psprintf("lease on %s renewed by %s until %s, token " INT64_FORMAT,
+						  quote_name(renewed->resource), owner_and_role(renewed),
+						  timestamptz_to_str(renewed->expires_at), renewed->token));
+}
+
+/* Called with the lease as it was. */
+void
+note_release(const Lease *released)
+{
+	double		late = ms_late(released, clock_now());
+
+	stats_count(STATS_RELEASES);
+	if (log_events >= LOG_EVENTS_ALL)
+		log_line(psprintf("lease on %s released by %s %.3f ms %s it expired, token " INT64_FORMAT,
+						  quote_name(released->resource), owner_and_role(released),
+						  fabs(late), late < 0 ? "before" : "after", released->token));
+}
+
+/* Called with the leases after and before. */
+void
+note_transfer(const Lease *transferred, const Lease *former)
+{
+	if (log_events >= LOG_EVENTS_ALL)
+		log_line(psprintf("lease on %s handed over to %s from %s, token " INT64_FORMAT " after " INT64_FORMAT,
+						  quote_name(transferred->resource), owner_and_role(transferred),
+						  owner_and_role(former), transferred->token, former->token));
+}
+
+/*
+ * Called with what was in the way, be it a lease or what was left of one. An
+ * operator wants to see it like a takeover: somebody may have lost a lease.
+ */
+void
+note_break(const Lease *broken)
+{
+	stats_count(STATS_BREAKS);
+	if (log_events >= LOG_EVENTS_TAKEOVER)
+		log_line(psprintf("lease on %s of %s broken by role %s, token " INT64_FORMAT,
+						  quote_name(broken->resource),
+						  broken->owner == NULL ? "nobody" : owner_and_role(broken),
+						  quote_name(cstring_to_text(role_name(GetUserId()))), broken->token));
+}

@@ -1,0 +1,800 @@
+/*-------------------------------------------------------------------------
+ *
+ * grant.c
+ *		Who gets a lease: one try, and waiting for it.
+ *
+ * An exclusive lease and the others meet at the gate, the row of slot 0. Who
+ * wants the exclusive lease locks that row exclusively and then looks
+ * whether a slot is taken. Who wants a slot locks the gate in the weakest
+ * mode, which conflicts with nothing else, and then takes a slot. So each of
+ * the two finds the other, and those who share are in nobody's way but the
+ * exclusive one's. docs/modes.md has all of it as a table.
+ *
+ * Nobody can lock a gate that an open transaction has just inserted. Others
+ * who want a slot need not wait for it: as long as it is not committed, they
+ * take a slot only by inserting its row, look at the gate once more while
+ * that can still be taken back, and lock it if it is there by then. Who
+ * inserts an exclusive lease looks at the slots at the same moment.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "tcop/pquery.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "events.h"
+#include "purge.h"
+#include "quota.h"
+#include "stats.h"
+#include "wait.h"
+
+static GrantOutcome
+refused_held(const LeaseRequest *request, const Lease *lease)
+{
+	GrantOutcome outcome = {.result = REFUSED_HELD, .held_until = free_from(lease)};
+
+	if (request->explain && lease->owner != NULL)
+	{
+		outcome.blocked_by = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(lease->owner));
+		outcome.blocked_role = lease->holder;
+	}
+	return outcome;
+}
+
+static GrantOutcome
+refused_by_transaction(BusyRow busy)
+{
+	return (GrantOutcome) {.result = REFUSED_BUSY, .held_until = DT_NOEND, .busy = busy};
+}
+
+static GrantOutcome
+refused_by_row_lock(int16 slot, LockTupleMode mode)
+{
+	return (GrantOutcome) {
+		.result = REFUSED_BUSY,
+		.held_until = DT_NOEND,
+		.locked_slot = slot,
+		.lock_mode = mode
+	};
+}
+
+static GrantOutcome
+refused_queue(void)
+{
+	return (GrantOutcome) {.result = REFUSED_QUEUE, .held_until = DT_NOEND};
+}
+
+/* Slots are in the way, and nothing changes before the time given. */
+static GrantOutcome
+refused_by_slots(const SlotSurvey *survey, TimestampTz look_at)
+{
+	if (survey->last_free_at == DT_NOBEGIN)
+		return refused_by_transaction(survey->busy);	/* all of them open */
+	return (GrantOutcome) {
+		.result = REFUSED_HELD,
+		.held_until = look_at,
+		.blocked_by = survey->holder,
+		.blocked_role = survey->holder_role
+	};
+}
+
+/* Fill in a lease that is granted now. The last lock is held. */
+static Lease
+new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot)
+{
+	Lease		lease = {
+		.resource = request->resource,
+		.slot = slot,
+		.owner = request->owner,
+		.holder = GetUserId(),
+		.xid = GetTopFullTransactionId(),
+		.token = store_next_token(store),
+		.mode = request->mode,
+		.holds = 1,
+		.payload = request->payload
+	};
+
+	lease.granted_at = clock_now();
+	lease.expires_at = lease.granted_at + request->ttl;
+	lease.lock_delay = request->lock_delay;
+	lease.hold_until = request->min_hold == 0 ? DT_NOBEGIN : lease.granted_at + request->min_hold;
+	return lease;
+}
+
+static GrantOutcome
+granted(const Lease *lease, const Lease *former)
+{
+	note_grant(lease, former);
+	pin_forget(lease->resource);
+	purge_note_grant();
+	make_durable();
+	return (GrantOutcome) {
+		.result = GRANTED,
+		.token = lease->token,
+		.expires_at = lease->expires_at
+	};
+}
+
+/* Replace the free row that the store stands on and has locked; returns whose lease it was. */
+static const Lease *
+grant_row(LeaseStore *store, const Lease *lease)
+{
+	const Lease *former = former_lease(&store->lease);
+
+	if (lease->token <= store->lease.token)
+		store_refuse_token(store);
+	store_update(store, lease);
+	require_lease_allowed(lease);
+	return former;
+}
+
+/* Insert a row for a lease on what nobody had; false when it cannot be kept. */
+static bool
+grant_new_row(LeaseStore *store, const Lease *lease, InsertCheck check, void *arg)
+{
+	if (!store_insert(store, lease, check, arg))
+		return false;
+	require_lease_allowed(lease);
+	return true;
+}
+
+/*
+ * The owner has the lease that the store stands on, and asks for it again. It
+ * gets it once more if it says that it knows how to give it back as often.
+ */
+static GrantOutcome
+try_again(LeaseStore *store, const LeaseRequest *request)
+{
+	Lease		lease;
+
+	if (!request->reentrant || store->lease.mode != request->mode || !may_act(&store->lease))
+		return refused_held(request, &store->lease);
+
+	if (store_lock_row(store, LockTupleNoKeyExclusive, LockWaitSkip) != ROW_LOCKED)
+		return refused_by_row_lock(store->lease.slot, LockTupleNoKeyExclusive);
+
+	lease = store->lease;
+	if (!is_owner(&lease, request->owner) || !is_held(&lease, clock_now()))
+		return refused_queue();	/* lost in this moment: look again */
+
+	if (lease.holds == PG_INT32_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("lease on \"%s\" was acquired too often by the same owner",
+						text_to_cstring(request->resource)),
+				 errhint("Release it as often as it is acquired.")));
+	lease.holds++;
+	lease.expires_at = Max(lease.expires_at, clock_now() + request->ttl);
+	if (request->min_hold != 0)
+		lease.hold_until = Max(lease.hold_until, clock_now() + request->min_hold);
+	if (request->payload != (Datum) 0)
+		lease.payload = request->payload;
+	wait_note_change(lease.resource, free_from(&lease));
+	store_update(store, &lease);
+	return granted(&lease, NULL);
+}
+
+/* An exclusive lease that is about to be granted, and what its slots looked like. */
+typedef struct SlotCheck
+{
+	const LeaseRequest *request;
+	int			nexpired;		/* none of which is pinned */
+	GrantOutcome refused;
+} SlotCheck;
+
+/* Is a slot in the way of an exclusive lease? Then refused says how. */
+static bool
+slots_refuse(LeaseStore *store, SlotCheck *check)
+{
+	SlotSurvey	survey = survey_slots(store, check->request, NULL);
+	int			pinned = -1;
+
+	check->nexpired = list_length(survey.expired);
+	if (survey.taken > 0)
+		check->refused = refused_by_slots(&survey, survey.last_free_at);
+	else
+	{
+		pinned = find_pinned_slot(store, check->request->resource, survey.expired);
+		if (pinned >= 0)
+			check->refused = refused_by_row_lock(pinned, LockTupleExclusive);
+	}
+	return survey.taken > 0 || pinned >= 0;
+}
+
+/*
+ * InsertCheck of an exclusive lease: did somebody take a slot meanwhile? One
+ * that has expired since may be pinned, which is not found out here.
+ */
+static bool
+slots_appeared(LeaseStore *store, void *arg)
+{
+	SlotCheck  *check = arg;
+	SlotSurvey	survey;
+
+	if (!store->has_slots)
+		return false;
+	survey = survey_slots(store, check->request, NULL);
+	return survey.taken > 0 || list_length(survey.expired) > check->nexpired;
+}
+
+/*
+ * Grant the exclusive lease unless somebody holds it, or a slot. Never waits:
+ * what an open transaction is changing counts as held.
+ */
+static GrantOutcome
+try_exclusive(LeaseStore *store, const LeaseRequest *request)
+{
+	SlotCheck	check = {.request = request};
+
+	for (;;)
+	{
+		ProbeResult found = store_probe_gate(store, request->resource);
+		Lease		lease;
+		const Lease *former = NULL;
+
+		CHECK_FOR_INTERRUPTS();
+
+		if (found == PROBE_BUSY)
+			return refused_by_transaction(store->busy);
+		if (found == PROBE_FOUND && !is_free(&store->lease, clock_now()))
+		{
+			if (is_held(&store->lease, clock_now()) && is_owner(&store->lease, request->owner))
+				return try_again(store, request);
+			return refused_held(request, &store->lease);
+		}
+		if (store->has_slots && slots_refuse(store, &check))
+			return check.refused;
+		if (!wait_is_my_turn(request->resource))
+			return refused_queue();
+
+		if (found == PROBE_FOUND)
+		{
+			RowLockResult locked;
+
+			if (store->has_slots && store_probe(store, request->resource, GATE_SLOT) != PROBE_FOUND)
+				continue;
+			locked = store_lock_row(store, LockTupleExclusive, LockWaitSkip);
+			if (locked == ROW_BUSY)
+				return refused_by_row_lock(GATE_SLOT, LockTupleExclusive);
+			if (locked == ROW_GONE || !is_free(&store->lease, clock_now()))
+				continue;
+
+			if (!store_slots_unchanged(store))
+				store_probe_gate(store, request->resource);
+			if (store->has_slots)
+			{
+				if (slots_refuse(store, &check))
+					return check.refused;
+				store_probe(store, request->resource, GATE_SLOT);
+			}
+			lease = new_lease(store, request, GATE_SLOT);
+			former = grant_row(store, &lease);
+		}
+		else
+		{
+			lease = new_lease(store, request, GATE_SLOT);
+			if (!grant_new_row(store, &lease, slots_appeared, &check))
+				continue;
+		}
+
+		wait_note_change(request->resource, free_from(&lease));
+		return granted(&lease, former);
+	}
+}
+
+/* InsertCheck of what is in nobody's way. */
+static bool
+keep_always(LeaseStore *store, void *arg)
+{
+	return false;
+}
+
+/* Insert a gate with nobody in it, for those who share. */
+static bool
+insert_gate(LeaseStore *store, const LeaseRequest *request)
+{
+	Lease		gate = new_lease(store, request, GATE_SLOT);
+
+	gate.owner = NULL;
+	gate.mode = MODE_EXCLUSIVE;
+	gate.expires_at = gate.granted_at;
+	gate.lock_delay = 0;
+	gate.hold_until = DT_NOBEGIN;
+	gate.payload = (Datum) 0;
+	return store_insert(store, &gate, keep_always, NULL);
+}
+
+/* Is the gate that the probe met only being inserted, with nobody in it? */
+static bool
+is_new_gate(LeaseStore *store, const text *resource)
+{
+	return store->lease.owner == NULL && !store_fetch(store, resource, GATE_SLOT);
+}
+
+/* InsertCheck of a slot whose gate was not committed: is it still in nobody's way? */
+static bool
+gate_appeared(LeaseStore *store, void *arg)
+{
+	const Lease *lease = arg;
+
+	switch (store_probe(store, lease->resource, GATE_SLOT))
+	{
+		case PROBE_ABSENT:
+			return false;		/* who inserts one looks at the slots then */
+		case PROBE_BUSY:
+			return !is_new_gate(store, lease->resource);
+		case PROBE_FOUND:
+			break;
+	}
+	return store->lease.token > lease->token || !is_free(&store->lease, clock_now()) ||
+		store_lock_row(store, LockTupleKeyShare, LockWaitSkip) != ROW_LOCKED;
+}
+
+/*
+ * Pass the gate, as the probe has just found it, on the way to a slot; false
+ * when that fails. What is in refused is then why, unless it is to look again.
+ */
+static bool
+pass_gate(LeaseStore *store, const LeaseRequest *request, ProbeResult found, GrantOutcome *refused)
+{
+	RowLockResult locked;
+
+	if (found == PROBE_BUSY)
+		return true;			/* a new gate: see gate_appeared() */
+	if (found == PROBE_ABSENT)
+		return insert_gate(store, request);
+
+	/* Who held it exclusively until it expired may pin it. */
+	if (store_probe(store, request->resource, GATE_SLOT) == PROBE_FOUND && store->lease.owner != NULL &&
+		find_pinned_slot(store, request->resource, list_make1_int(GATE_SLOT)) >= 0)
+	{
+		*refused = refused_by_row_lock(GATE_SLOT, LockTupleExclusive);
+		return false;
+	}
+
+	if (store_probe(store, request->resource, GATE_SLOT) != PROBE_FOUND)
+		return false;
+	locked = store_lock_row(store, LockTupleKeyShare, LockWaitSkip);
+	if (locked == ROW_BUSY)
+		*refused = refused_by_row_lock(GATE_SLOT, LockTupleKeyShare);
+	return locked == ROW_LOCKED && is_free(&store->lease, clock_now());
+}
+
+typedef enum SlotTaken
+{
+	SLOT_TAKEN,
+	SLOT_LOCKED,				/* by somebody, but not taken: leave it alone */
+	SLOT_CHANGED				/* look again */
+} SlotTaken;
+
+/* Write the lease into the slot that was chosen. */
+static SlotTaken
+take_slot(LeaseStore *store, const LeaseRequest *request, int16 slot, ProbeResult gate,
+		  Lease *lease, const Lease **former)
+{
+	RowLockResult locked;
+
+	switch (store_probe(store, request->resource, slot))
+	{
+		case PROBE_BUSY:
+			return SLOT_CHANGED;
+
+		case PROBE_ABSENT:
+			*lease = new_lease(store, request, slot);
+			*former = NULL;
+			if (!grant_new_row(store, lease, gate == PROBE_BUSY ? gate_appeared : keep_always, lease))
+				return SLOT_CHANGED;
+			return SLOT_TAKEN;
+
+		case PROBE_FOUND:
+			break;
+	}
+
+	if (gate == PROBE_BUSY)
+		return SLOT_LOCKED;		/* could not be taken back */
+	locked = store_lock_row(store, LockTupleExclusive, LockWaitSkip);
+	if (locked == ROW_BUSY)
+		return SLOT_LOCKED;
+	if (locked == ROW_GONE || !is_free(&store->lease, clock_now()))
+		return SLOT_CHANGED;
+
+	*lease = new_lease(store, request, slot);
+	*former = grant_row(store, lease);
+	return SLOT_TAKEN;
+}
+
+/*
+ * Find a slot for the request and see how the gate looks; 0 when it cannot
+ * have any, or not now, and then outcome is the answer.
+ */
+static int
+choose_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avoid,
+			ProbeResult *gate, GrantOutcome *outcome)
+{
+	BusyRow		gate_maker;
+	SlotSurvey	survey;
+
+	*gate = store_probe(store, request->resource, GATE_SLOT);
+	gate_maker = store->busy;
+	if (*gate == PROBE_FOUND && !is_free(&store->lease, clock_now()))
+	{
+		*outcome = refused_held(request, &store->lease);
+		return 0;
+	}
+	if (*gate == PROBE_BUSY && !is_new_gate(store, request->resource))
+	{
+		*outcome = refused_by_transaction(gate_maker);
+		return 0;
+	}
+
+	survey = survey_slots(store, request, avoid);
+	if (survey.own_slot > 0)
+	{
+		if (store_probe(store, request->resource, survey.own_slot) == PROBE_BUSY)
+			*outcome = refused_by_transaction(store->busy);
+		else
+			*outcome = try_again(store, request);
+	}
+	else if (survey.free_slot == 0 && TransactionIdIsValid(survey.purger.xid))
+		*outcome = refused_by_transaction(survey.purger);
+	else if (survey.taken >= request->permits)
+		*outcome = refused_by_slots(&survey, survey.first_free_at);
+	else if (survey.free_slot == 0 && *gate == PROBE_BUSY)
+		*outcome = refused_by_transaction(gate_maker);
+	else if (survey.free_slot == 0)
+		*outcome = refused_by_row_lock(bms_next_member(avoid, -1), LockTupleExclusive);
+	else if (!wait_is_my_turn(request->resource))
+		*outcome = refused_queue();
+	else
+		return survey.free_slot;
+	return 0;
+}
+
+/* Grant a slot. The owner's name is ours. */
+static GrantOutcome
+try_named_slot(LeaseStore *store, const LeaseRequest *request)
+{
+	Bitmapset  *avoid = NULL;
+	GrantOutcome outcome = refused_queue();
+
+	for (;;)
+	{
+		ProbeResult gate;
+		int			slot = choose_slot(store, request, avoid, &gate, &outcome);
+		Lease		lease;
+		const Lease *former;
+
+		CHECK_FOR_INTERRUPTS();
+
+		if (slot == 0)
+			return outcome;
+		if (!pass_gate(store, request, gate, &outcome))
+		{
+			if (outcome.result == REFUSED_BUSY)
+				return outcome;
+			continue;
+		}
+
+		switch (take_slot(store, request, slot, gate, &lease, &former))
+		{
+			case SLOT_TAKEN:
+				/* Whoever waits next may have another slot. */
+				wait_note_change(request->resource, DT_NOBEGIN);
+				return granted(&lease, former);
+			case SLOT_LOCKED:
+				avoid = bms_add_member(avoid, slot);
+				break;
+			case SLOT_CHANGED:
+				break;
+		}
+	}
+}
+
+/*
+ * Grant a slot unless there is none, or somebody holds the resource
+ * exclusively. Never waits either. Who is refused has not written anything.
+ */
+static GrantOutcome
+try_slot(LeaseStore *store, const LeaseRequest *request)
+{
+	ProbeResult gate;
+	GrantOutcome outcome;
+
+	if (choose_slot(store, request, NULL, &gate, &outcome) == 0)
+		return outcome;
+	if (!claim_name(request))
+		return refused_queue();
+
+	outcome = try_named_slot(store, request);
+	if (outcome.result != GRANTED)
+		give_up_name(request);
+	return outcome;
+}
+
+/*
+ * Was it only the purge worker that was in the way? Then it has waited for a
+ * moment: nobody has the lease, and nobody is to be refused because of it.
+ */
+static bool
+purge_was_in_the_way(LeaseStore *store, const LeaseRequest *request, const GrantOutcome *outcome,
+					 PurgePatience *patience)
+{
+	BusyRow		busy = outcome->busy;
+
+	if (outcome->result != REFUSED_BUSY)
+		return false;
+	if (!TransactionIdIsValid(busy.xid) &&
+		store_probe(store, request->resource, outcome->locked_slot) == PROBE_BUSY)
+		busy = store->busy;
+	return TransactionIdIsValid(busy.xid) && purge_is_brief(busy.xid, patience);
+}
+
+/*
+ * Grant the first lease that can be had now, in the order given; the request
+ * then names it. Never waits.
+ */
+static GrantOutcome
+try_any(LeaseRequest *request, text **resources, int nresources)
+{
+	LeaseStore *store = store_open(RowExclusiveLock);
+	GrantOutcome outcome = refused_queue();
+	TimestampTz look_at = DT_NOEND;
+
+	for (int i = 0; i < nresources && outcome.result != GRANTED; i++)
+	{
+		PurgePatience patience = {0};
+
+		request->resource = resources[i];
+		do
+			outcome = request->mode == MODE_EXCLUSIVE ?
+				try_exclusive(store, request) : try_slot(store, request);
+		while (purge_was_in_the_way(store, request, &outcome, &patience));
+		look_at = Min(look_at, outcome.held_until);
+	}
+	store_close(store);
+
+	/* Of several, nobody in particular is in the way. */
+	if (nresources > 1 && outcome.result != GRANTED)
+		return (GrantOutcome) {.result = REFUSED_HELD, .held_until = look_at};
+	return outcome;
+}
+
+/*
+ * Wait in the lock manager for whoever has what was in the way. No table lock
+ * or snapshot of ours is held on to while a transaction changes the lease.
+ */
+static void
+wait_for_transaction(const LeaseRequest *request, const GrantOutcome *outcome)
+{
+	bool		needs_snapshot = !ActiveSnapshotSet();
+	LeaseStore *store;
+
+	if (TransactionIdIsValid(outcome->busy.xid))
+	{
+		store_wait(outcome->busy);
+		return;
+	}
+
+	if (needs_snapshot)
+		PushActiveSnapshot(GetTransactionSnapshot());
+	store = store_open(RowExclusiveLock);
+	if (store_fetch(store, request->resource, outcome->locked_slot) &&
+		!is_held(&store->lease, clock_now()))
+		store_lock_row(store, outcome->lock_mode, LockWaitBlock);
+	store_close(store);
+	if (needs_snapshot)
+		PopActiveSnapshot();
+}
+
+/* What a transaction has that is in the way. */
+typedef struct Obstacle
+{
+	const LeaseRequest *request;
+	const GrantOutcome *outcome;
+} Obstacle;
+
+/* SubtransactionWork */
+static bool
+wait_for_obstacle(void *arg)
+{
+	Obstacle   *obstacle = arg;
+
+	LockTimeout = wait_lock_limit();
+	wait_for_transaction(obstacle->request, obstacle->outcome);
+	return false;
+}
+
+/*
+ * The same, but for no longer than it is worth. The server's lock_timeout does
+ * it, in a subtransaction of which nothing remains, neither the error nor the
+ * row lock.
+ */
+static void
+wait_for_transaction_in_time(const LeaseRequest *request, const GrantOutcome *outcome)
+{
+	Obstacle	obstacle = {request, outcome};
+	int			lock_timeout = LockTimeout;
+	ErrorData  *error;
+
+	wait_begin_lock();
+	error = run_subtransaction(wait_for_obstacle, &obstacle);
+	LockTimeout = lock_timeout;
+	wait_end_lock();
+
+	if (error != NULL && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ReThrowError(error);
+}
+
+/*
+ * Grant the first lease that can be had, waiting for all of them for at most so
+ * many microseconds, or for as long as it takes when that is negative. The
+ * request then names it. Calls before_sleep, if given, each time that it is
+ * going to wait.
+ */
+GrantOutcome
+acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait, void (*before_sleep) (void))
+{
+	GrantOutcome outcome = try_any(request, resources, nresources);
+	MemoryContext caller_context = CurrentMemoryContext;
+	MemoryContext look_context;
+
+	if (outcome.result == GRANTED)
+		return outcome;
+	if (wait == 0)
+	{
+		stats_count(STATS_REFUSED);
+		return outcome;
+	}
+
+	/* A wait may be long; what a look needs must not add up. */
+	look_context = AllocSetContextCreate(caller_context, "lease wait", ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(look_context);
+
+	wait_join(resources, nresources, request, wait);
+	PG_TRY();
+	{
+		for (;;)
+		{
+			MemoryContextReset(look_context);
+			EnsurePortalSnapshotExists();	/* before_sleep() may have dropped it */
+			wait_begin_look();
+			outcome = try_any(request, resources, nresources);
+			if (outcome.result == GRANTED || wait_remaining() == 0)
+				break;
+
+			if (wait_is_long())
+				check_deadlock();
+
+			if (before_sleep != NULL)
+				before_sleep();
+			if (outcome.result == REFUSED_BUSY)
+				wait_for_transaction_in_time(request, &outcome);
+			else
+				wait_sleep(outcome.held_until);
+			wait_check_lock_timeout();
+		}
+	}
+	PG_CATCH();
+	{
+		wait_leave(false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	wait_leave(outcome.result == GRANTED);
+	outcome.waited = true;
+	if (outcome.result != GRANTED)
+		stats_count(STATS_WAIT_TIMEOUTS);
+
+	MemoryContextSwitchTo(caller_context);
+	if (outcome.blocked_by != NULL)
+		outcome.blocked_by = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(outcome.blocked_by));
+	MemoryContextDelete(look_context);
+	return outcome;
+}
+
+/* Several leases that are granted together. */
+typedef struct AllGrant
+{
+	LeaseRequest *request;
+	text	  **resources;		/* in the order in which everybody takes them */
+	int			nresources;
+	int64		wait;
+	bool		granted;
+} AllGrant;
+
+/* Let an exclusive lease that we have just been granted begin now. */
+static void
+restart_lease(LeaseStore *store, const LeaseRequest *request)
+{
+	Lease		lease;
+
+	if (!store_fetch(store, request->resource, GATE_SLOT))
+		elog(ERROR, "lost a lease of the own transaction");
+
+	lease = store->lease;
+	lease.granted_at = clock_now();
+	lease.expires_at = lease.granted_at + request->ttl;
+	store_update(store, &lease);
+}
+
+/* SubtransactionWork: take one after the other. */
+static bool
+take_all(void *arg)
+{
+	AllGrant   *all = arg;
+	int64		deadline = all->wait > 0 ? clock_monotonic() + all->wait : 0;
+	int			nstale = 0;		/* so many have lost time while we waited */
+	LeaseStore *store;
+
+	for (int i = 0; i < all->nresources; i++)
+	{
+		int64		wait = all->wait > 0 ? Max(deadline - clock_monotonic(), 0) : all->wait;
+
+		GrantOutcome outcome = acquire_any(all->request, &all->resources[i], 1, wait, NULL);
+
+		if (outcome.result != GRANTED)
+			return false;
+		if (outcome.waited)
+			nstale = i;
+	}
+
+	store = store_open(RowExclusiveLock);
+	for (int i = 0; i < nstale; i++)
+	{
+		all->request->resource = all->resources[i];
+		restart_lease(store, all->request);
+	}
+	store_close(store);
+	all->granted = true;
+	return true;
+}
+
+/* Does a glance show that one of them cannot be had without waiting? */
+static bool
+one_is_taken(text **resources, int nresources)
+{
+	LeaseStore *store = store_open(RowExclusiveLock);
+	TimestampTz now = clock_now();
+	bool		taken = false;
+
+	for (int i = 0; i < nresources && !taken; i++)
+	{
+		ProbeResult found = store_probe(store, resources[i], GATE_SLOT);
+
+		CHECK_FOR_INTERRUPTS();
+		taken = found == PROBE_BUSY || (found == PROBE_FOUND && !is_free(&store->lease, now));
+	}
+	store_close(store);
+	return taken;
+}
+
+/*
+ * Grant exclusive leases on all of these resources, or on none. They are
+ * sorted, so that two who want some of the same wait for each other only
+ * one way.
+ */
+bool
+acquire_all(LeaseRequest *request, text **resources, int nresources, int64 wait)
+{
+	AllGrant	all = {request, resources, nresources, wait, false};
+	ErrorData  *error;
+
+	if (wait == 0 && one_is_taken(resources, nresources))
+	{
+		stats_count(STATS_REFUSED);
+		return false;
+	}
+
+	error = run_subtransaction(take_all, &all);
+	if (error != NULL)
+		ReThrowError(error);
+	return all.granted;
+}

@@ -1,0 +1,275 @@
+/*-------------------------------------------------------------------------
+ *
+ * guard.c
+ *		The trigger that lets only the holder of a row's lease write the row.
+ *
+ * The owner comes from the setting lease_lock.owner, so that programs that
+ * know nothing of leases are refused, and those that do need say it only once
+ * in a transaction. SET LOCAL works through a pooler of transactions.
+ *
+ * A lease that was asserted stays with the transaction, see pin.c. Asked for
+ * thousands of rows of one lease, the trigger does little more than to put
+ * together the resource's name.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "commands/trigger.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+#include "lease_lock.h"
+#include "template.h"
+
+PG_FUNCTION_INFO_V1(lease_guard);
+
+/* What the trigger keeps for the rows of one statement. */
+typedef struct Guard
+{
+	Template   *template;
+	StringInfoData name;
+	uint64		losses;			/* when the row that the template remembers */
+	uint64		settings;		/* was found to be covered, and */
+	Oid			role;			/* by whom */
+} Guard;
+
+/* The settings, and what they mean; NULL when empty. */
+static char *owner_setting;
+static char *token_setting;
+static const text *session_owner = NULL;
+static const int64 *session_token = NULL;
+static uint64 settings = 0;		/* counts their changes */
+
+static bool
+check_owner(char **newval, void **extra, GucSource source)
+{
+	size_t		length = strlen(*newval);
+	text	   *owner;
+
+	if (length == 0)
+		return true;
+	if (length > MAX_NAME_LENGTH)
+	{
+		GUC_check_errdetail("The owner of a lease must not be longer than %d bytes.", MAX_NAME_LENGTH);
+		return false;
+	}
+
+	owner = guc_malloc(LOG, VARHDRSZ + length);
+	if (owner == NULL)
+		return false;
+	SET_VARSIZE(owner, VARHDRSZ + length);
+	memcpy(VARDATA(owner), *newval, length);
+	*extra = owner;
+	return true;
+}
+
+static void
+assign_owner(const char *newval, void *extra)
+{
+	session_owner = extra;
+	settings++;
+}
+
+static bool
+check_token(char **newval, void **extra, GucSource source)
+{
+	char	   *end;
+	int64	   *token;
+	int64		value;
+
+	if ((*newval)[0] == '\0')
+		return true;
+
+	errno = 0;
+	value = strtoi64(*newval, &end, 10);
+	if (errno != 0 || end == *newval || *end != '\0')
+	{
+		GUC_check_errdetail("The token of a lease is a whole number of type bigint.");
+		return false;
+	}
+
+	token = guc_malloc(LOG, sizeof(int64));
+	if (token == NULL)
+		return false;
+	*token = value;
+	*extra = token;
+	return true;
+}
+
+static void
+assign_token(const char *newval, void *extra)
+{
+	session_token = extra;
+	settings++;
+}
+
+void
+guard_init(void)
+{
+	DefineCustomStringVariable("lease_lock.owner",
+							   "Owner of the leases under which protected tables are written.",
+							   "Set it with SET LOCAL, in the transaction that writes.",
+							   &owner_setting,
+							   "",
+							   PGC_USERSET,
+							   0,
+							   check_owner, assign_owner, NULL);
+
+	DefineCustomStringVariable("lease_lock.token",
+							   "Token that the leases must have under which protected tables are written.",
+							   "Any, when it is empty.",
+							   &token_setting,
+							   "",
+							   PGC_USERSET,
+							   0,
+							   check_token, assign_token, NULL);
+}
+
+/* Refuse a trigger that was created by hand and could not do its work. */
+static void
+check_trigger(FunctionCallInfo fcinfo)
+{
+	TriggerData *call = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("lease_guard() can only be called as a trigger"),
+				 errhint("Call lease_protect() to protect a table.")));
+	if (!TRIGGER_FIRED_BEFORE(call->tg_event) ||
+		TRIGGER_FIRED_FOR_ROW(call->tg_event) == TRIGGER_FIRED_BY_TRUNCATE(call->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("trigger \"%s\" with lease_guard() must be BEFORE ... FOR EACH ROW, or BEFORE TRUNCATE",
+						call->tg_trigger->tgname),
+				 errhint("Call lease_protect() to protect a table.")));
+	if (call->tg_trigger->tgnargs != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("trigger \"%s\" with lease_guard() must have one argument, a template",
+						call->tg_trigger->tgname),
+				 errhint("Call lease_protect() to protect a table.")));
+}
+
+/* Get what the trigger keeps for this statement. */
+static Guard *
+get_guard(FunctionCallInfo fcinfo)
+{
+	TriggerData *call = (TriggerData *) fcinfo->context;
+	Guard	   *guard = fcinfo->flinfo->fn_extra;
+	MemoryContext context;
+
+	if (guard != NULL)
+		return guard;
+
+	check_trigger(fcinfo);
+	context = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
+	guard = palloc0(sizeof(Guard));
+	guard->template = template_for_table(call->tg_trigger->tgargs[0], call->tg_relation);
+	initStringInfo(&guard->name);
+	MemoryContextSwitchTo(context);
+
+	fcinfo->flinfo->fn_extra = guard;
+	return guard;
+}
+
+static void
+refuse_truncate(Relation table)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot truncate protected table \"%s\"", RelationGetRelationName(table)),
+			 errdetail("It would remove rows without regard to their leases."),
+			 errhint("Delete the rows, or call lease_unprotect() first.")));
+}
+
+/* Name the table in the context of whatever goes wrong. */
+static void
+describe_table(void *arg)
+{
+	errcontext("write to protected table \"%s\"", RelationGetRelationName((Relation) arg));
+}
+
+static void
+assert_for_row(text *resource)
+{
+	Claim		claim = {.owner = session_owner, .token = session_token};
+
+	if (claim.owner == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("no owner is named for the lease on \"%s\"", text_to_cstring(resource)),
+				 errdetail("The setting \"lease_lock.owner\" is empty."),
+				 errhint("Acquire the lease, and in the transaction that writes "
+						 "SET LOCAL lease_lock.owner to its owner.")));
+
+	assert_lease(resource, &claim, ASSERT_AS_SESSION);
+}
+
+/*
+ * Has a row with the same values been let pass in this statement, and nothing
+ * changed since that could make a difference?
+ */
+static bool
+is_covered(const Guard *guard, TupleTableSlot *row)
+{
+	return template_is_remembered(guard->template, row) &&
+		guard->losses == pin_losses() && guard->settings == settings && guard->role == GetUserId();
+}
+
+static void
+remember_covered(Guard *guard, TupleTableSlot *row)
+{
+	template_remember(guard->template, row);
+	guard->losses = pin_losses();
+	guard->settings = settings;
+	guard->role = GetUserId();
+}
+
+/* Make sure of the leases of a row, before and after the change. */
+static void
+guard_row(Guard *guard, const TriggerData *call)
+{
+	TupleTableSlot *row = call->tg_trigslot;
+	TupleTableSlot *new_row = TRIGGER_FIRED_BY_UPDATE(call->tg_event) ? call->tg_newslot : NULL;
+
+	if (!is_covered(guard, row))
+	{
+		assert_for_row(template_fill(guard->template, row, &guard->name));
+		remember_covered(guard, row);
+	}
+	if (new_row != NULL && !template_unchanged(guard->template, row, new_row))
+		assert_for_row(template_fill(guard->template, new_row, &guard->name));
+}
+
+/*
+ * lease_guard('template') returns trigger
+ *
+ * An update that moves a row from one lease to another needs both.
+ */
+Datum
+lease_guard(PG_FUNCTION_ARGS)
+{
+	Guard	   *guard = get_guard(fcinfo);
+	TriggerData *call = (TriggerData *) fcinfo->context;
+	ErrorContextCallback context = {
+		.previous = error_context_stack,
+		.callback = describe_table,
+		.arg = call->tg_relation
+	};
+
+	if (TRIGGER_FIRED_BY_TRUNCATE(call->tg_event))
+		refuse_truncate(call->tg_relation);
+	PreventCommandIfReadOnly("a write to a protected table");
+
+	error_context_stack = &context;
+	guard_row(guard, call);
+	error_context_stack = context.previous;
+
+	PG_RETURN_POINTER(TRIGGER_FIRED_BY_UPDATE(call->tg_event) ? call->tg_newtuple : call->tg_trigtuple);
+}

@@ -1,0 +1,270 @@
+/*-------------------------------------------------------------------------
+ *
+ * purge.c
+ *		Removal of the rows of leases that ended.
+ *
+ * By hand it is one transaction. The worker does the same in batches, each a
+ * transaction of its own, and never waits: not for a row, a table or an
+ * extension that somebody is working on.
+ *
+ * Nor must anybody be refused because of it. While a batch is open its rows
+ * are being changed by a transaction, which makes a try say that somebody has
+ * the lease; but nobody does. So a batch is short, and says in shared memory
+ * which transaction it is; a try that meets it looks again until it is over.
+ *
+ * Whoever grants a lease tells the launcher in which database, once a round,
+ * so that databases without leases need no visits.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/guc.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "purge.h"
+#include "stats.h"
+
+/*
+ * Limits of a batch: blocks to look at, rows to remove, and microseconds in
+ * which somebody may find a row being removed. The last two are only looked
+ * at between blocks, so that a batch always gets on.
+ */
+#define BATCH_BLOCKS	256
+#define BATCH_ROWS		1000
+#define BATCH_TIME		INT64CONST(10000)
+
+/*
+ * Microseconds that a try waits for a batch. Far more than it takes, unless
+ * the worker is stopped or the disk is stuck.
+ */
+#define LONGEST_PATIENCE	USECS_PER_SEC
+#define FIRST_PAUSE			50
+#define LONGEST_PAUSE		1000
+
+static int	purge_after = 60;
+
+PurgeState *purge_state = NULL;
+
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+
+static void
+request_state(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+	RequestAddinShmemSpace(sizeof(PurgeState));
+}
+
+static void
+startup_state(void)
+{
+	bool		found;
+
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	purge_state = ShmemInitStruct("lease_lock purge", sizeof(PurgeState), &found);
+	if (!found)
+	{
+		memset(purge_state, 0, sizeof(PurgeState));
+		pg_atomic_init_u32(&purge_state->round, 1);
+		pg_atomic_init_u32(&purge_state->batch_xid, InvalidTransactionId);
+		SpinLockInit(&purge_state->mutex);
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+void
+purge_init(void)
+{
+	DefineCustomIntVariable("lease_lock.purge_after",
+							"Time that released and expired leases are kept before they are purged.",
+							NULL,
+							&purge_after,
+							60, 0, INT_MAX,
+							PGC_USERSET,
+							GUC_UNIT_S,
+							NULL, NULL, NULL);
+
+	if (process_shared_preload_libraries_in_progress)
+	{
+		prev_shmem_request_hook = shmem_request_hook;
+		shmem_request_hook = request_state;
+		prev_shmem_startup_hook = shmem_startup_hook;
+		shmem_startup_hook = startup_state;
+	}
+}
+
+/* StoreFilter: what was released or expired before the time arg points to. */
+static bool
+ended_before(const Lease *lease, const void *arg)
+{
+	return is_free(lease, *(const TimestampTz *) arg);
+}
+
+static TimestampTz
+purge_limit(void)
+{
+	return clock_now() - purge_after * USECS_PER_SEC;
+}
+
+/*
+ * Remove what ended at least lease_lock.purge_after ago; returns how many
+ * rows. Never waits: what somebody has locked is left for the next time.
+ */
+int64
+purge_leases(void)
+{
+	LeaseStore *store = store_open(RowExclusiveLock);
+	TimestampTz limit = purge_limit();
+	int64		purged = 0;
+
+	while (store_next(store, ended_before, &limit))
+	{
+		CHECK_FOR_INTERRUPTS();
+
+		pin_forget(store->lease.resource);	/* it may be our own */
+		if (store_delete_if_free(store))
+			purged++;
+	}
+
+	store_close(store);
+	stats_add(STATS_PURGED, purged);
+	return purged;
+}
+
+/* Tell who meets rows of this transaction that it will be over soon. */
+static void
+announce_batch(void)
+{
+	pg_atomic_write_u32(&purge_state->batch_xid, GetTopTransactionId());
+	pg_memory_barrier();
+}
+
+/*
+ * The worker's way: do some of it, from the block given on, in the current
+ * transaction, which has to be committed then.
+ */
+PurgeBatch
+purge_batch(BlockNumber first_block)
+{
+	PurgeBatch	batch = {.result = VISIT_LOCKED, .next_block = first_block};
+	LeaseStore *store;
+	StoreOpening opening = store_open_if_free(RowExclusiveLock, &store);
+	TimestampTz limit = purge_limit();
+	BlockNumber block = InvalidBlockNumber;
+	int64		begun_at = 0;
+
+	if (opening != STORE_OPEN)
+	{
+		if (opening == STORE_ABSENT)
+			batch.result = VISIT_NO_EXTENSION;
+		return batch;
+	}
+
+	batch.nblocks = RelationGetNumberOfBlocks(store->table);
+	batch.next_block = Min(first_block + BATCH_BLOCKS, batch.nblocks);
+	if (first_block < batch.nblocks)
+		store_scan_blocks(store, first_block, BATCH_BLOCKS);
+
+	while (first_block < batch.nblocks && store_next(store, ended_before, &limit))
+	{
+		BlockNumber row_block = ItemPointerGetBlockNumber(&store->row->tts_tid);
+
+		CHECK_FOR_INTERRUPTS();
+
+		if (row_block != block && batch.purged > 0 &&
+			(batch.purged >= BATCH_ROWS || clock_monotonic() - begun_at >= BATCH_TIME))
+		{
+			batch.next_block = row_block;
+			break;
+		}
+		block = row_block;
+
+		if (begun_at == 0)
+		{
+			begun_at = clock_monotonic();
+			announce_batch();
+		}
+		if (store_delete_if_free(store))
+			batch.purged++;
+	}
+
+	store_close(store);
+	stats_add(STATS_PURGED, batch.purged);
+	batch.result = batch.next_block < batch.nblocks ? VISIT_UNFINISHED : VISIT_DONE;
+	return batch;
+}
+
+/* Is that the transaction of the worker's batch? */
+bool
+purge_has(TransactionId xid)
+{
+	return purge_state != NULL && pg_atomic_read_u32(&purge_state->batch_xid) == xid;
+}
+
+/*
+ * Is what is in the way the worker's batch, and worth waiting for? Then it has
+ * waited for a moment, and the caller looks again.
+ */
+bool
+purge_is_brief(TransactionId xid, PurgePatience *patience)
+{
+	int64		now;
+
+	if (!purge_has(xid))
+		return false;
+
+	now = clock_monotonic();
+	if (patience->until == 0)
+	{
+		patience->until = now + LONGEST_PATIENCE;
+		patience->pause = FIRST_PAUSE;
+	}
+	if (now >= patience->until)
+		return false;
+
+	pg_usleep(patience->pause);
+	patience->pause = Min(patience->pause * 2, LONGEST_PAUSE);
+	return true;
+}
+
+/*
+ * Tell the launcher that this database has leases. Once a round is enough:
+ * the only cost of all others is the look at the number of the round.
+ */
+void
+purge_note_grant(void)
+{
+	static uint32 noted_in = 0;
+	uint32		round;
+	bool		known = false;
+
+	if (purge_state == NULL)
+		return;
+	round = pg_atomic_read_u32(&purge_state->round);
+	if (round == noted_in)
+		return;
+	noted_in = round;
+
+	SpinLockAcquire(&purge_state->mutex);
+	for (int i = 0; i < purge_state->ngranted_in && i < MAX_GRANTED_IN; i++)
+		known = known || purge_state->granted_in[i] == MyDatabaseId;
+	if (!known)
+	{
+		if (purge_state->ngranted_in < MAX_GRANTED_IN)
+			purge_state->granted_in[purge_state->ngranted_in] = MyDatabaseId;
+		purge_state->ngranted_in = Min(purge_state->ngranted_in + 1, MAX_GRANTED_IN + 1);
+	}
+	SpinLockRelease(&purge_state->mutex);
+}

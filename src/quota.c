@@ -1,0 +1,171 @@
+/*-------------------------------------------------------------------------
+ *
+ * quota.c
+ *		How much a session may ask for: the longest ttl, the most leases.
+ *
+ * Both settings are a superuser's, to be set for roles and databases.
+ *
+ * Where the library is not preloaded they are nobody's until it is loaded, by
+ * the first call. A session that asked for a value when it connected then has
+ * neither that value nor the superuser's, which it hid. It gets no leases.
+ *
+ * The leases of an owner are counted by reading the table, after the new one
+ * was written and before its transaction goes on. Two sessions of the same
+ * owner may do that at the same time. Whichever counts last sees the lease
+ * of the other one, committed or not, so that together they never get more
+ * than the limit; nobody waits, and nothing is locked for it. What an
+ * open transaction was granted counts, even if it is going to roll back.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/guc_tables.h"
+#include "utils/hsearch.h"
+
+#include "compat.h"
+#include "quota.h"
+
+/* As far as a ttl can go, in milliseconds. */
+#define MAX_MAX_TTL		(MAX_TTL / 1000.0)
+
+static double max_ttl = 0;
+static int	max_leases_per_owner = 0;
+static bool limit_hidden = false;
+
+/* What decided on the value that a setting had when the session began? */
+static GucSource
+first_source(const char *name)
+{
+	struct config_generic *setting = find_option(name, false, true, LOG);
+
+	return setting != NULL ? setting->reset_source : PGC_S_DEFAULT;
+}
+
+static void
+define_settings(void)
+{
+	DefineCustomRealVariable("lease_lock.max_ttl",
+							 "Longest ttl that a lease may be acquired or renewed for.",
+							 "0 sets no limit.",
+							 &max_ttl,
+							 0, 0, MAX_MAX_TTL,
+							 PGC_SUSET,
+							 GUC_UNIT_MS,
+							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("lease_lock.max_leases_per_owner",
+							"Number of leases that an owner may hold at a time.",
+							"0 sets no limit. With one, every grant reads the whole lock table.",
+							&max_leases_per_owner,
+							0, 0, INT_MAX,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+}
+
+void
+quota_init(void)
+{
+	static const char *const names[] = {"lease_lock.max_ttl", "lease_lock.max_leases_per_owner"};
+	GucSource	before[lengthof(names)];
+
+	for (size_t i = 0; i < lengthof(names); i++)
+		before[i] = first_source(names[i]);
+	define_settings();
+	for (size_t i = 0; i < lengthof(names); i++)
+		if (before[i] == PGC_S_CLIENT && first_source(names[i]) == PGC_S_DEFAULT)
+			limit_hidden = true;
+}
+
+static void
+refuse_hidden_limit(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied to acquire or renew leases in this session"),
+			 errdetail("It asked for lease_lock.max_ttl or lease_lock.max_leases_per_owner when it connected, without the privilege to set them."),
+			 errhint("Connect again without that option.")));
+}
+
+/* Refuse a ttl, in microseconds, beyond lease_lock.max_ttl. */
+void
+require_ttl_allowed(const text *resource, int64 ttl)
+{
+	if (limit_hidden)
+		refuse_hidden_limit();
+	if (max_ttl > 0 && ttl > max_ttl * 1000.0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("ttl of the lease on \"%s\" is longer than allowed", text_to_cstring(resource)),
+				 errdetail("Setting \"lease_lock.max_ttl\" is %s.",
+						   GetConfigOptionByName("lease_lock.max_ttl", NULL, false)),
+				 errhint("Take a shorter ttl and renew the lease in time, or ask a superuser to raise the setting.")));
+}
+
+/* What to count: leases of this owner that have not ended by this time. */
+typedef struct Counted
+{
+	const text *owner;
+	TimestampTz now;
+} Counted;
+
+/* StoreFilter */
+static bool
+is_counted(const Lease *lease, const void *arg)
+{
+	const Counted *counted = arg;
+
+	return is_owner(lease, counted->owner) && is_held(lease, counted->now);
+}
+
+/*
+ * Count the leases of an owner, but not further than to a limit. There may
+ * be several versions of one, of which any counts, and several slots.
+ */
+static int64
+count_leases(const text *owner, int64 limit)
+{
+	Counted		counted = {owner, clock_now()};
+	LeaseStore *store = store_open(AccessShareLock);
+	HASHCTL		control = {.keysize = sizeof(uint64),.entrysize = sizeof(uint64),.hcxt = CurrentMemoryContext};
+	HTAB	   *resources = hash_create("leases of an owner", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	int64		count = 0;
+
+	while (count <= limit && store_next_possible(store, is_counted, &counted))
+	{
+		const text *resource = store->lease.resource;
+		uint64		hash = hash_bytes_extended((const unsigned char *) VARDATA_ANY(resource),
+											   VARSIZE_ANY_EXHDR(resource), 0);
+		bool		known;
+
+		hash_search(resources, &hash, HASH_ENTER, &known);
+		if (!known)
+			count++;
+	}
+
+	hash_destroy(resources);
+	store_close(store);
+	return count;
+}
+
+/*
+ * Refuse a lease that was just written, if its owner now has more than
+ * lease_lock.max_leases_per_owner. Waiting would not help: it is an error.
+ */
+void
+require_lease_allowed(const Lease *granted)
+{
+	if (max_leases_per_owner == 0 || count_leases(granted->owner, max_leases_per_owner) <= max_leases_per_owner)
+		return;
+
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("lease on \"%s\" is one too many for its owner", text_to_cstring(granted->resource)),
+			 errdetail("Setting \"lease_lock.max_leases_per_owner\" is %d. "
+					   "Leases of transactions that are still open count.", max_leases_per_owner),
+			 errhint("Release another lease of this owner first, or ask a superuser to raise the setting.")));
+}

@@ -1,0 +1,17 @@
+/*-------------------------------------------------------------------------
+ *
+ * quota.h
+ *		How much a session may ask for.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASE_LOCK_QUOTA_H
+#define LEASE_LOCK_QUOTA_H
+
+#include "lease_lock.h"
+
+extern void quota_init(void);
+extern void require_ttl_allowed(const text *resource, int64 ttl);
+extern void require_lease_allowed(const Lease *granted);
+
+#endif							/* LEASE_LOCK_QUOTA_H */

@@ -1,0 +1,23 @@
+/*-------------------------------------------------------------------------
+ *
+ * template.h
+ *		Names of resources made from the columns of a row.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASE_LOCK_TEMPLATE_H
+#define LEASE_LOCK_TEMPLATE_H
+
+#include "executor/tuptable.h"
+#include "lib/stringinfo.h"
+#include "utils/relcache.h"
+
+typedef struct Template Template;
+
+extern Template *template_for_table(const char *text, Relation table);
+extern text *template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer);
+extern bool template_unchanged(const Template *template, TupleTableSlot *old_row, TupleTableSlot *new_row);
+extern void template_remember(Template *template, TupleTableSlot *row);
+extern bool template_is_remembered(const Template *template, TupleTableSlot *row);
+
+#endif							/* LEASE_LOCK_TEMPLATE_H */

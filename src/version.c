@@ -1,0 +1,162 @@
+/*-------------------------------------------------------------------------
+ *
+ * version.c
+ *		The trigger that keeps the version column of optimistic locking.
+ *
+ * Who read version 5 writes version 6, as object mappers do by themselves. When
+ * the row has another version than 5 by then, the write is based on what is no
+ * longer true, and fails with a serialization failure. Who does not mention the
+ * column knows nothing of versions; it is counted on for them.
+ *
+ * Whether the column was mentioned is told by the statement, not by its value:
+ * who states the version that the row has already is late, too.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/sysattr.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+
+PG_FUNCTION_INFO_V1(lease_version);
+
+/* The version column, found once for the rows of a statement. */
+typedef struct VersionColumn
+{
+	AttrNumber	number;
+	Oid			type;
+	int64		last;			/* that the type has */
+} VersionColumn;
+
+static void
+check_trigger(FunctionCallInfo fcinfo)
+{
+	TriggerData *call = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("lease_version() can only be called as a trigger"),
+				 errhint("Use it in CREATE TRIGGER ... BEFORE UPDATE ... FOR EACH ROW.")));
+	if (!TRIGGER_FIRED_BEFORE(call->tg_event) || !TRIGGER_FIRED_FOR_ROW(call->tg_event) ||
+		!TRIGGER_FIRED_BY_UPDATE(call->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("trigger \"%s\" with lease_version() must be BEFORE UPDATE ... FOR EACH ROW",
+						call->tg_trigger->tgname)));
+	if (call->tg_trigger->tgnargs != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("trigger \"%s\" with lease_version() must have one argument, the name of a column",
+						call->tg_trigger->tgname)));
+}
+
+/* Get the column that the trigger names. */
+static VersionColumn *
+get_column(FunctionCallInfo fcinfo)
+{
+	TriggerData *call = (TriggerData *) fcinfo->context;
+	VersionColumn *column = fcinfo->flinfo->fn_extra;
+	const char *name;
+	AttrNumber	number;
+	Oid			type;
+
+	if (column != NULL)
+		return column;
+
+	check_trigger(fcinfo);
+	name = call->tg_trigger->tgargs[0];
+	number = SPI_fnumber(RelationGetDescr(call->tg_relation), name);
+	if (number <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_COLUMN),
+				 errmsg("version column \"%s\" does not exist in table \"%s\"",
+						name, RelationGetRelationName(call->tg_relation)),
+				 errhint("After the column was renamed, create the trigger \"%s\" anew.",
+						 call->tg_trigger->tgname)));
+
+	type = getBaseType(TupleDescAttr(RelationGetDescr(call->tg_relation), number - 1)->atttypid);
+	if ((type != INT4OID && type != INT8OID) ||
+		TupleDescAttr(RelationGetDescr(call->tg_relation), number - 1)->attgenerated != '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("version column \"%s\" of table \"%s\" must have type integer or bigint, and not be generated",
+						name, RelationGetRelationName(call->tg_relation))));
+
+	column = MemoryContextAlloc(fcinfo->flinfo->fn_mcxt, sizeof(VersionColumn));
+	column->number = number;
+	column->type = type;
+	column->last = type == INT4OID ? PG_INT32_MAX : PG_INT64_MAX;
+	fcinfo->flinfo->fn_extra = column;
+	return column;
+}
+
+/* Get the version of a row; a row without one has version 0. */
+static int64
+row_version(const VersionColumn *column, TupleTableSlot *row)
+{
+	bool		isnull;
+	Datum		value = slot_getattr(row, column->number, &isnull);
+
+	if (isnull)
+		return 0;
+	return column->type == INT4OID ? DatumGetInt32(value) : DatumGetInt64(value);
+}
+
+static void
+refuse_stale(const TriggerData *call, const VersionColumn *column, int64 version)
+{
+	const char *name = call->tg_trigger->tgargs[0];
+
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 slot_attisnull(call->tg_newslot, column->number) ?
+			 errmsg("stale write to table \"%s\": column \"%s\" is at " INT64_FORMAT ", the update sets it to null",
+					RelationGetRelationName(call->tg_relation), name, version) :
+			 errmsg("stale write to table \"%s\": column \"%s\" is at " INT64_FORMAT ", the update sets it to " INT64_FORMAT,
+					RelationGetRelationName(call->tg_relation), name, version,
+					row_version(column, call->tg_newslot)),
+			 errdetail("An update has to set it to the version that was read plus one."),
+			 errhint("Read the row again and repeat the change.")));
+}
+
+/*
+ * lease_version('column') returns trigger
+ */
+Datum
+lease_version(PG_FUNCTION_ARGS)
+{
+	VersionColumn *column = get_column(fcinfo);
+	TriggerData *call = (TriggerData *) fcinfo->context;
+	int64		version = row_version(column, call->tg_trigslot);
+	int			columns[1] = {column->number};
+	bool		isnull[1] = {false};
+	Datum		next[1];
+
+	if (bms_is_member(column->number - FirstLowInvalidHeapAttributeNumber, call->tg_updatedcols))
+	{
+		if (slot_attisnull(call->tg_newslot, column->number) || version == column->last ||
+			row_version(column, call->tg_newslot) != version + 1)
+			refuse_stale(call, column, version);
+		PG_RETURN_POINTER(call->tg_newtuple);
+	}
+
+	if (version == column->last)
+		ereport(ERROR,
+				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+				 errmsg("version column \"%s\" of table \"%s\" is out of range",
+						call->tg_trigger->tgargs[0], RelationGetRelationName(call->tg_relation)),
+				 errdetail("It has reached " INT64_FORMAT ".", version)));
+
+	next[0] = column->type == INT4OID ? Int32GetDatum((int32) (version + 1)) : Int64GetDatum(version + 1);
+	PG_RETURN_POINTER(heap_modify_tuple_by_cols(call->tg_newtuple, RelationGetDescr(call->tg_relation),
+												1, columns, next, isnull));
+}

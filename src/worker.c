@@ -1,0 +1,666 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *		The purge worker: removes leases that ended, in all databases.
+ *
+ * A launcher without a database of its own lists the databases every
+ * lease_lock.purge_interval, and sends a worker to one after the other. There
+ * is one worker at a time, however many databases there are. It leaves again
+ * after a short while, done or not, because a database with a session in it
+ * can be neither dropped nor copied nor renamed.
+ *
+ * The launcher remembers of each database how the last visit went. Where the
+ * extension was not found it sends nobody until a lease is granted there, or
+ * for a long time: see purge_note_grant(). A database that it has not seen
+ * before is visited once, since it may be a copy with leases in it.
+ *
+ * A worker that fails says why in shared memory, and the launcher writes it to
+ * the log unless it did so the last time. One that cannot even connect is
+ * ended by the server, which logs that itself; then the next visits are put
+ * off for longer and longer.
+ *
+ * It runs as the bootstrap superuser, but runs no SQL and calls nothing that a
+ * user defined: rows are read and deleted through the table access method,
+ * and a delete does not evaluate index expressions.
+ *
+ * There is none on a standby, until it is promoted.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lock.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "purge.h"
+
+/* Seconds until a launcher that failed is started again. */
+#define LAUNCHER_RESTART	10
+
+/* Microseconds that a worker stays in a database, about. */
+#define VISIT_TIME			(2 * USECS_PER_SEC)
+
+/* After this the worker is told to go, in case it is stuck somewhere. */
+#define LONGEST_VISIT		(15 * USECS_PER_SEC)
+
+/* How often to look for an extension where no lease is ever granted. */
+#define ABSENT_INTERVAL		(10 * SECS_PER_MINUTE * USECS_PER_SEC)
+
+/* The longest that visits which cannot connect are put off. */
+#define FAILED_INTERVAL		(SECS_PER_HOUR * USECS_PER_SEC)
+
+/* How many times as long as it worked the worker rests: one fifth of a processor. */
+#define REST_FACTOR			4
+
+/* What a worker is told to do. */
+typedef struct VisitOrder
+{
+	uint64		visit;
+	Oid			database;
+	BlockNumber first_block;
+} VisitOrder;
+
+StaticAssertDecl(sizeof(VisitOrder) <= BGW_EXTRALEN, "an order has to fit into bgw_extra");
+
+/* What the launcher knows of a database. */
+typedef struct Database
+{
+	Oid			oid;			/* hash key */
+	NameData	name;
+	uint64		listed_in;		/* round */
+	bool		visited;		/* ever */
+	int64		visited_at;		/* begin of that round, monotonic */
+	VisitResult result;
+	BlockNumber next_block;
+	int			deaths;			/* of workers, one after the other */
+	char		message[VISIT_MESSAGE_SIZE];	/* last error; empty: none */
+} Database;
+
+PGDLLEXPORT void lease_purge_launcher_main(Datum arg);
+PGDLLEXPORT void lease_purge_worker_main(Datum arg);
+
+static int	purge_interval = 10000;
+
+static HTAB *databases;
+static uint64 current_round = 0;
+static int64 round_begun_at;
+static uint64 current_visit = 0;
+static bool no_slot = false;
+
+static void
+init_worker(BackgroundWorker *worker, const char *type, const char *function)
+{
+	memset(worker, 0, sizeof(BackgroundWorker));
+	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
+	strlcpy(worker->bgw_type, type, BGW_MAXLEN);
+	strlcpy(worker->bgw_name, type, BGW_MAXLEN);
+	strlcpy(worker->bgw_library_name, "lease_lock", BGW_MAXLEN);
+	strlcpy(worker->bgw_function_name, function, BGW_MAXLEN);
+}
+
+void
+worker_init(void)
+{
+	BackgroundWorker launcher;
+
+	DefineCustomIntVariable("lease_lock.purge_interval",
+							"Time between two purges of all databases by the purge worker.",
+							"0 turns it off. There is none unless the library is preloaded.",
+							&purge_interval,
+							10000, 0, INT_MAX,
+							PGC_SIGHUP,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	/* pg_upgrade counts on nobody else being connected. */
+	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
+		return;
+
+	init_worker(&launcher, "lease_lock purge launcher", "lease_purge_launcher_main");
+	launcher.bgw_restart_time = LAUNCHER_RESTART;
+	RegisterBackgroundWorker(&launcher);
+}
+
+/* The name that pg_stat_activity shows while launcher and worker sleep. */
+static uint32
+wait_event(void)
+{
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = WaitEventExtensionNew("LeaseLockPurge");
+	return event;
+}
+
+/* Sleep for so many microseconds, or for ever when negative, or until woken. */
+static void
+nap(int64 usecs)
+{
+	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
+
+	if (usecs >= 0)
+		events |= WL_TIMEOUT;
+	if (WaitLatch(MyLatch, events, Min((usecs + 999) / 1000, INT_MAX), wait_event()) & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+
+	/* Nothing is worth a line in the log if it is in the middle of nothing. */
+	if (ProcDiePending)
+		proc_exit(1);
+	CHECK_FOR_INTERRUPTS();
+
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+}
+
+static LOCKTAG
+database_tag(Oid database)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
+	return tag;
+}
+
+/*
+ * Is nobody about to drop, copy or rename the database? Who does has a lock on
+ * it, which keeps new sessions out, and waits for the others to leave. If so,
+ * nobody can begin to until our lock is released.
+ */
+static bool
+lock_database(Oid database)
+{
+	LOCKTAG		tag = database_tag(database);
+
+	return LockAcquire(&tag, RowExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+static void
+unlock_database(Oid database)
+{
+	LOCKTAG		tag = database_tag(database);
+
+	LockRelease(&tag, RowExclusiveLock, true);
+}
+
+static bool
+may_stay(void)
+{
+	if (!lock_database(MyDatabaseId))
+		return false;
+	unlock_database(MyDatabaseId);
+	return true;
+}
+
+static void
+begin_transaction(void)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+static void
+end_transaction(void)
+{
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/* --- the worker -------------------------------------------------------------- */
+
+static void
+report_progress(BlockNumber block, BlockNumber nblocks)
+{
+	char		activity[100];
+
+	snprintf(activity, sizeof(activity), "purging leases that ended: block %u of %u", block, nblocks);
+	pgstat_report_activity(STATE_RUNNING, activity);
+}
+
+/*
+ * Batch after batch, until all is done or the time is up. The rests between
+ * them leave the processor, and the disk, to those who work with leases.
+ */
+static PurgeBatch
+visit(BlockNumber first_block)
+{
+	PurgeBatch	batch = {.result = VISIT_UNFINISHED, .next_block = first_block};
+	int64		begun_at = clock_monotonic();
+
+	report_progress(first_block, first_block);
+	for (;;)
+	{
+		int64		batch_begun_at = clock_monotonic();
+
+		begin_transaction();
+		if (may_stay())
+			batch = purge_batch(batch.next_block);
+		else
+			batch.result = VISIT_LOCKED;
+		end_transaction();
+
+		if (batch.result != VISIT_UNFINISHED || clock_monotonic() - begun_at >= VISIT_TIME)
+			return batch;
+
+		report_progress(batch.next_block, batch.nblocks);
+		nap((clock_monotonic() - batch_begun_at) * REST_FACTOR);
+	}
+}
+
+/*
+ * Settings that the database, or the superuser, may have for its sessions and
+ * that are not meant for this one.
+ */
+static void
+override_settings(void)
+{
+	static const char *const settings[][2] = {
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+#if PG_VERSION_NUM >= 170000
+		{"transaction_timeout", "0"},
+#endif
+		{"lock_timeout", "1s"},
+		/* What a crash undoes the next visit does again. */
+		{"synchronous_commit", "off"}
+	};
+
+	for (int i = 0; i < (int) lengthof(settings); i++)
+		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+static void
+copy_text(char *to, const char *from)
+{
+	int			length = from == NULL ? 0 : strlen(from);
+
+	if (length >= VISIT_MESSAGE_SIZE)
+		length = pg_mbcliplen(from, length, VISIT_MESSAGE_SIZE - 1);
+	memcpy(to, from == NULL ? "" : from, length);
+	to[length] = '\0';
+}
+
+static void
+report_error(VisitReport *report, const ErrorData *error)
+{
+	copy_text(report->message, error->message);
+	copy_text(report->detail, error->detail);
+	copy_text(report->hint, error->hint);
+	report->sqlstate = error->sqlerrcode;
+	report->result = error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ? VISIT_LOCKED : VISIT_FAILED;
+}
+
+/*
+ * Entry of the worker. An error in the visit ends it in good order: a worker
+ * that exits with an error is worth a line in the server's log every time.
+ */
+void
+lease_purge_worker_main(Datum arg)
+{
+	VisitReport *report = &purge_state->report;
+	VisitOrder	order;
+	MemoryContext context;
+
+	memcpy(&order, MyBgworkerEntry->bgw_extra, sizeof(order));
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+
+	/* To be kept out of a database that is being dropped is a fatal error. */
+	if (!lock_database(order.database))
+	{
+		report->result = VISIT_LOCKED;
+		return;
+	}
+	override_settings();
+	BackgroundWorkerInitializeConnectionByOid(order.database, InvalidOid, 0);
+	unlock_database(order.database);
+
+	context = CurrentMemoryContext;
+	PG_TRY();
+	{
+		PurgeBatch	last = visit(order.first_block);
+
+		if (report->visit == order.visit)
+		{
+			report->next_block = last.next_block;
+			report->result = last.result;
+		}
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		HOLD_INTERRUPTS();
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		if (report->visit == order.visit)
+			report_error(report, error);
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+}
+
+/* --- the launcher ------------------------------------------------------------ */
+
+/* Can sessions connect to it? Not if it was dropped by half. */
+static bool
+is_open(Form_pg_database database)
+{
+	return database->datallowconn && database->datconnlimit != DATCONNLIMIT_INVALID_DB;
+}
+
+/* Is the database still there, and are sessions let in? */
+static bool
+may_enter(Oid database)
+{
+	Relation	catalog;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	begin_transaction();
+	if (lock_database(database))
+	{
+		catalog = table_open(DatabaseRelationId, AccessShareLock);
+		scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
+		while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+		{
+			Form_pg_database row = (Form_pg_database) GETSTRUCT(tuple);
+
+			found = row->oid == database && is_open(row);
+		}
+		systable_endscan(scan);
+		table_close(catalog, AccessShareLock);
+		unlock_database(database);
+	}
+	end_transaction();
+	return found;
+}
+
+/* Bring the list of databases up to date. */
+static void
+list_databases(void)
+{
+	Relation	catalog;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	HASH_SEQ_STATUS known;
+	Database   *database;
+
+	begin_transaction();
+	catalog = table_open(DatabaseRelationId, AccessShareLock);
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_database row = (Form_pg_database) GETSTRUCT(tuple);
+		bool		found;
+
+		if (!is_open(row))
+			continue;
+
+		database = hash_search(databases, &row->oid, HASH_ENTER, &found);
+		if (!found)
+			memset((char *) database + sizeof(Oid), 0, sizeof(Database) - sizeof(Oid));
+		database->name = row->datname;
+		database->listed_in = current_round;
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	end_transaction();
+
+	hash_seq_init(&known, databases);
+	while ((database = hash_seq_search(&known)) != NULL)
+		if (database->listed_in != current_round)
+			hash_search(databases, &database->oid, HASH_REMOVE, NULL);
+}
+
+/* Have another look where leases were granted since the last round. */
+static void
+note_grants(void)
+{
+	Oid			granted_in[MAX_GRANTED_IN];
+	int			ngranted_in;
+	HASH_SEQ_STATUS known;
+	Database   *database;
+
+	SpinLockAcquire(&purge_state->mutex);
+	ngranted_in = purge_state->ngranted_in;
+	memcpy(granted_in, purge_state->granted_in, sizeof(granted_in));
+	purge_state->ngranted_in = 0;
+	SpinLockRelease(&purge_state->mutex);
+	pg_atomic_fetch_add_u32(&purge_state->round, 1);
+
+	hash_seq_init(&known, databases);
+	while ((database = hash_seq_search(&known)) != NULL)
+	{
+		bool		granted = ngranted_in > MAX_GRANTED_IN;
+
+		for (int i = 0; i < ngranted_in && !granted; i++)
+			granted = granted_in[i] == database->oid;
+		if (granted && database->result == VISIT_NO_EXTENSION)
+			database->visited = false;
+	}
+}
+
+static bool
+is_due(const Database *database)
+{
+	int64		interval = purge_interval * INT64CONST(1000);
+	int64		since = round_begun_at - database->visited_at;
+
+	if (!database->visited)
+		return true;
+
+	switch (database->result)
+	{
+		case VISIT_UNFINISHED:
+			return true;
+		case VISIT_NO_EXTENSION:
+			return since >= Max(interval, ABSENT_INTERVAL);
+		case VISIT_DIED:
+			return since >= Min(interval << Min(database->deaths - 1, 20), Max(interval, FAILED_INTERVAL));
+		default:
+			return since >= interval;
+	}
+}
+
+/* Wait until the worker is gone. */
+static void
+wait_for_worker(BackgroundWorkerHandle *worker)
+{
+	int64		until = clock_monotonic() + LONGEST_VISIT;
+	bool		terminated = false;
+	pid_t		pid;
+
+	while (GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
+	{
+		int64		left = until - clock_monotonic();
+
+		if (left <= 0 && !terminated)
+		{
+			TerminateBackgroundWorker(worker);
+			terminated = true;
+		}
+		nap(terminated ? -1 : left);
+	}
+}
+
+static bool
+start_worker(const Database *database, BackgroundWorkerHandle **handle)
+{
+	VisitReport *report = &purge_state->report;
+	VisitOrder	order = {++current_visit, database->oid, database->next_block};
+	BackgroundWorker worker;
+
+	report->visit = order.visit;
+	report->result = VISIT_DIED;
+	report->next_block = order.first_block;
+
+	init_worker(&worker, "lease_lock purge worker", "lease_purge_worker_main");
+	worker.bgw_flags |= BGWORKER_INTERRUPTIBLE;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_notify_pid = MyProcPid;
+	memcpy(worker.bgw_extra, &order, sizeof(order));
+	return RegisterDynamicBackgroundWorker(&worker, handle);
+}
+
+/* Tell of an error, unless it is the one of the last visit, and of its end. */
+static void
+tell_outcome(Database *database, const VisitReport *report)
+{
+	switch (report->result)
+	{
+		case VISIT_FAILED:
+			if (strcmp(database->message, report->message) == 0)
+				return;
+			ereport(WARNING,
+					(errcode(report->sqlstate),
+					 errmsg("could not purge leases in database \"%s\": %s",
+							NameStr(database->name), report->message),
+					 report->detail[0] ? errdetail_internal("%s", report->detail) : 0,
+					 report->hint[0] ? errhint("%s", report->hint) : 0));
+			strlcpy(database->message, report->message, VISIT_MESSAGE_SIZE);
+			break;
+		case VISIT_DONE:
+		case VISIT_UNFINISHED:
+			if (database->message[0])
+				ereport(LOG,
+						(errmsg("leases in database \"%s\" are purged again", NameStr(database->name))));
+			database->message[0] = '\0';
+			break;
+		case VISIT_NO_EXTENSION:
+			database->message[0] = '\0';
+			break;
+		case VISIT_LOCKED:
+		case VISIT_DIED:
+			break;
+	}
+}
+
+/* Send a worker and remember how it went. */
+static void
+visit_database(Database *database)
+{
+	VisitReport *report = &purge_state->report;
+	BackgroundWorkerHandle *worker;
+
+	database->visited = true;
+	database->visited_at = round_begun_at;
+	database->result = VISIT_LOCKED;
+	if (!may_enter(database->oid))
+		return;
+
+	if (!start_worker(database, &worker))
+	{
+		if (!no_slot)
+			ereport(WARNING,
+					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+					 errmsg("could not start a worker to purge leases: no background worker slot is free"),
+					 errhint("Increase max_worker_processes. Until then leases that ended stay in their tables, which does no other harm.")));
+		no_slot = true;
+		return;
+	}
+	no_slot = false;
+
+	wait_for_worker(worker);
+	pfree(worker);
+
+	database->result = report->result;
+	database->next_block = report->result == VISIT_DONE ? 0 : report->next_block;
+	database->deaths = report->result == VISIT_DIED ? database->deaths + 1 : 0;
+	tell_outcome(database, report);
+}
+
+/* Visit every database that is due; does any of them need more? */
+static bool
+visit_databases(void)
+{
+	Oid		   *due = palloc(hash_get_num_entries(databases) * sizeof(Oid));
+	int			ndue = 0;
+	bool		unfinished = false;
+	HASH_SEQ_STATUS known;
+	Database   *database;
+
+	hash_seq_init(&known, databases);
+	while ((database = hash_seq_search(&known)) != NULL)
+		if (is_due(database))
+			due[ndue++] = database->oid;
+
+	for (int i = 0; i < ndue && purge_interval > 0; i++)
+	{
+		database = hash_search(databases, &due[i], HASH_FIND, NULL);
+		visit_database(database);
+		unfinished = unfinished || database->result == VISIT_UNFINISHED;
+	}
+	pfree(due);
+	return unfinished;
+}
+
+/* Microseconds until the next round begins; negative: not until woken. */
+static int64
+time_to_next_round(void)
+{
+	if (purge_interval == 0)
+		return -1;
+	if (current_round == 0)
+		return 0;
+	return Max(round_begun_at + purge_interval * INT64CONST(1000) - clock_monotonic(), 0);
+}
+
+/*
+ * Entry of the launcher. An error ends it, and the server starts it again
+ * after a while.
+ */
+void
+lease_purge_launcher_main(Datum arg)
+{
+	HASHCTL		control = {.keysize = sizeof(Oid), .entrysize = sizeof(Database)};
+	int64		until_next;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	databases = hash_create("lease_lock databases", 64, &control, HASH_ELEM | HASH_BLOBS);
+
+	for (;;)
+	{
+		pgstat_report_activity(STATE_IDLE, NULL);
+		while ((until_next = time_to_next_round()) != 0)
+			nap(until_next);
+
+		current_round++;
+		round_begun_at = clock_monotonic();
+		pgstat_report_activity(STATE_RUNNING, "purging leases that ended");
+		list_databases();
+		note_grants();
+		while (visit_databases() && time_to_next_round() > 0)
+			;
+	}
+}

@@ -1,0 +1,78 @@
+-- Guard: which role needs the privileges of the one that acquired the lease.
+-- It is the current role, or that of the session where a cascade or a function
+-- runs as somebody else.
+
+CREATE ROLE regress_lease_owner;
+CREATE ROLE regress_lease_app;
+CREATE ROLE regress_lease_other;
+GRANT CREATE ON SCHEMA public TO regress_lease_owner;
+
+SET ROLE regress_lease_owner;
+CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL);
+CREATE TABLE booking (account int REFERENCES account ON DELETE CASCADE ON UPDATE CASCADE, amount int);
+INSERT INTO account VALUES (1, 100), (2, 100);
+INSERT INTO booking VALUES (1, 10), (1, 20), (2, 10);
+SELECT lease_protect('account', 'account:{id}'), lease_protect('booking', 'account:{account}');
+GRANT ALL ON account, booking TO regress_lease_app, regress_lease_other;
+CREATE FUNCTION book(account int, amount int) RETURNS void SECURITY DEFINER LANGUAGE sql
+	AS $$ INSERT INTO booking VALUES (account, amount) $$;
+CREATE FUNCTION acquire(account int, owner text) RETURNS boolean SECURITY DEFINER LANGUAGE sql
+	AS $$ SELECT lease_acquire('account:' || account, '1 hour', owner) $$;
+
+SET ROLE regress_lease_app;
+SELECT lease_acquire('account:1', '1 hour', 'ann');
+SET lease_lock.owner = 'ann';
+UPDATE account SET balance = 90 WHERE id = 1;
+
+-- as the owner of the table
+SELECT book(1, 30);
+BEGIN;
+DELETE FROM account WHERE id = 1;
+TABLE booking;
+ROLLBACK;
+-- a cascade is guarded, too
+BEGIN;
+SELECT lease_acquire('account:3', '1 hour', 'ann');
+UPDATE account SET id = 3 WHERE id = 1;
+SELECT * FROM booking ORDER BY account, amount;
+ROLLBACK;
+\set VERBOSITY terse
+UPDATE account SET id = 3 WHERE id = 1;
+DELETE FROM account WHERE id = 2;
+SET ROLE regress_lease_owner;
+ALTER TABLE account DISABLE TRIGGER "~lease_guard";
+SET ROLE regress_lease_app;
+DELETE FROM account WHERE id = 2;
+SET ROLE regress_lease_owner;
+ALTER TABLE account ENABLE TRIGGER "~lease_guard";
+
+-- another role, who knows the owner's name
+SET ROLE regress_lease_other;
+UPDATE account SET balance = 0 WHERE id = 1;
+SELECT book(1, 40);
+DELETE FROM account WHERE id = 1;
+-- that the table is its own makes no difference
+SET ROLE regress_lease_owner;
+UPDATE account SET balance = 0 WHERE id = 1;
+-- once it has the privileges, it may
+RESET ROLE;
+GRANT regress_lease_app TO regress_lease_other;
+SET ROLE regress_lease_other;
+UPDATE account SET balance = 80 WHERE id = 1;
+
+-- acquired and used by a function that runs as somebody else
+SELECT acquire(2, 'bob');
+SET lease_lock.owner = 'bob';
+UPDATE account SET balance = 0 WHERE id = 2;
+SELECT book(2, 50);
+\set VERBOSITY default
+
+RESET lease_lock.owner;
+RESET ROLE;
+SELECT * FROM account ORDER BY id;
+SELECT * FROM booking ORDER BY account, amount;
+DROP FUNCTION book, acquire;
+DROP TABLE booking, account;
+REVOKE CREATE ON SCHEMA public FROM regress_lease_owner;
+DROP ROLE regress_lease_owner, regress_lease_app, regress_lease_other;
+TRUNCATE lease_lock;

@@ -1,0 +1,48 @@
+# A standby has no purge worker, since it cannot write; it gets one when it is
+# promoted, and until then follows what the primary's worker does.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use PurgeTest;
+use Test::More;
+
+my $primary = start_purging_node('primary', '', allows_streaming => 1);
+my $launchers = 'SELECT count(*) FROM pg_stat_activity WHERE ' . launcher();
+
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+
+add_ended($primary, 'postgres', 1000);
+is_purged($primary, 'postgres', 'primary');
+$primary->wait_for_catchup($standby);
+is($standby->safe_psql('postgres', 'SELECT count(*) ' . ended()), 0, 'the standby follows');
+is($primary->safe_psql('postgres', $launchers), 1, 'the primary has a launcher');
+is($standby->safe_psql('postgres', $launchers), 0, 'the standby has none');
+
+# What ended while the primary did not purge is still there after promotion.
+set_and_reload($primary, 'lease_lock.purge_interval', '0');
+$primary->safe_psql('postgres', 'SELECT count(*) FROM pg_stat_activity WHERE ' . worker_in('postgres'));
+add_ended($primary, 'postgres', 1000);
+my $token = $primary->safe_psql('postgres', "SELECT lease_token('held', 'o')");
+$primary->wait_for_catchup($standby);
+is($standby->safe_psql('postgres', 'SELECT count(*) ' . ended()), 1000, 'the standby leaves alone what ended');
+unlike(slurp_file($standby->logfile), qr/WARNING|ERROR|FATAL|PANIC/, 'and complains of nothing');
+
+$primary->stop;
+$standby->promote;
+is_purged($standby, 'postgres', 'promoted');
+is($standby->safe_psql('postgres', $launchers), 1, 'promoted: a launcher');
+is($standby->safe_psql('postgres', "SELECT lease_token('held', 'o')"), $token, 'promoted: the token is kept');
+cmp_ok($standby->safe_psql('postgres', "SELECT lease_acquire('ended 1', '1 day', 'o') \\gset\nSELECT lease_token('ended 1', 'o')"),
+	'>', $token, 'promoted: the next one is higher');
+
+$standby->stop;
+done_testing();

@@ -1,0 +1,72 @@
+# Nobody is refused a lease because the worker is just removing its row: a try
+# that meets an open batch looks again. A worker that is stopped in the middle
+# of a batch delays a try for a moment, not for ever.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use PurgeTest;
+use Test::More;
+use Time::HiRes qw(time);
+use WaitTest qw(continue_backend look stop_backend);
+
+my $node = start_purging_node('tries', "max_connections = 30\nlease_lock.durable = off\nsynchronous_commit = off\n");
+my $psql = sub { return $node->safe_psql('postgres', shift) };
+set_and_reload($node, 'lease_lock.purge_interval', '1ms');
+
+# Every client has resources of its own, which are free whenever it tries: a
+# try that is refused stops it. There are many more of them, so that batches
+# are long, and each is met by purge in between.
+my $script = "$PostgreSQL::Test::Utils::tmp_check/tries.sql";
+append_to_file($script, q{
+	SELECT sum(1 / lease_acquire(client || ' ' || n, '1 microsecond', 'o')::int)
+		FROM generate_series(1, 300) AS n, CAST(:client_id AS text) AS client;
+	\set n random(1, 300)
+	SELECT 1 / lease_acquire(:client_id || ' ' || :n, '1 microsecond', 'o')::int;
+	SELECT 1 / lease_acquire(:client_id || ' ' || :n, '1 microsecond', 'o')::int;
+});
+my ($purged_before) = $psql->("SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'lease_lock'");
+$node->command_ok([ 'pgbench', '-n', '-c', '8', '-t', '300', '--max-tries=1', '-f', $script, $node->connstr('postgres') ],
+	'tries beside the worker are all granted');
+becomes_true($node, 'postgres',
+	"SELECT n_tup_del > $purged_before + 10000 FROM pg_stat_user_tables WHERE relname = 'lease_lock'",
+	'the worker was there');
+
+# Stop the worker in the middle of a batch.
+my ($pid, $row);
+foreach my $attempt (1 .. 100)
+{
+	add_ended($node, 'postgres', 30000);
+	foreach my $look (1 .. 1000)
+	{
+		last if $pid = look($node, 'SELECT pid FROM pg_stat_activity WHERE ' . worker_in('postgres') . ' AND backend_xid IS NOT NULL');
+	}
+	next if !$pid || !eval { stop_backend($pid); 1 };
+	$row = look($node, q{SELECT l.resource FROM lease_lock AS l JOIN pg_stat_activity AS a ON l.xmax = a.backend_xid
+		WHERE a.} . worker_in('postgres') . ' LIMIT 1');
+	last if $row;
+	continue_backend($pid);
+}
+ok($row, "the worker is stopped while it removes \"$row\"");
+my $begun_at = time;
+is(look($node, "SELECT lease_acquire('$row', '1 day', 'o')"), 'f', 'a try is refused then');
+cmp_ok(time - $begun_at, '<', 20, 'and does not wait for ever');
+is(look($node, "SELECT lease_acquire('free', '1 day', 'o')"), 't', 'others are granted');
+is(look($node, "SELECT lease_acquire('held', '1 day', 'other')"), 'f', 'or refused');
+
+# A waiter goes on when the batch is over.
+my $session = open_session($node);
+my $waiter = begin_query($session, "SELECT lease_acquire('$row', '1 millisecond', 'o', '1 minute')");
+wait_until_blocked($node, $waiter);
+continue_backend($pid);
+is(finish_query($session), 't', 'a waiter is granted when the worker goes on');
+is_purged($node, 'postgres', 'it does');
+
+$session->quit;
+$node->stop;
+done_testing();

@@ -1,0 +1,243 @@
+# Limits that a superuser sets: the longest ttl, and how many leases an owner may
+# have; and that nobody else can get around them.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WaitTest;
+
+my $node = start_waiting_node('quota', "max_prepared_transactions = 5\n");
+
+$node->safe_psql('postgres', q{
+	CREATE ROLE free LOGIN;
+	CREATE ROLE limited LOGIN;
+	CREATE ROLE trusted LOGIN;
+	ALTER ROLE limited SET lease_lock.max_ttl = '1 min';
+	ALTER ROLE limited SET lease_lock.max_leases_per_owner = 2;
+	CREATE DATABASE strict;
+});
+$node->safe_psql('strict', q{CREATE EXTENSION lease_lock; ALTER DATABASE strict SET lease_lock.max_ttl = '250 ms'});
+
+sub as
+{
+	my ($role, $sql, $dbname) = @_;
+
+	return $node->safe_psql($dbname // 'postgres', $sql, extra_params => [ '-U', $role ]);
+}
+
+sub refused
+{
+	my ($role, $sql, $sqlstate, $match, $name, $dbname) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	sql_fails($node, $sql, $sqlstate, $match, $name, role => $role, dbname => $dbname // 'postgres');
+	return;
+}
+
+my $too_long = 'ttl of the lease on "r" is longer than allowed.*DETAIL:  Setting "lease_lock.max_ttl" is 1min\..*HINT:  Take a shorter ttl';
+my $too_many = 'lease on "c" is one too many for its owner.*DETAIL:  Setting "lease_lock.max_leases_per_owner" is 2\..*HINT:  Release another';
+my $two = q{SELECT lease_acquire('a', '1 min', 'o'), lease_acquire('b', '1 min', 'o')};
+my $third = q{SELECT lease_acquire('c', '1 min', 'o')};
+
+sub clean
+{
+	$node->safe_psql('postgres', 'TRUNCATE lease_lock');
+	return;
+}
+
+# the longest ttl
+is(as('limited', q{SELECT lease_acquire('r', '1 min', 'o'), lease_renew('r', '60 s', 'o')}), 't|t', 'ttl: up to the limit');
+refused('limited', "SELECT $_", '22023', $too_long, "ttl: beyond it: $_")
+  foreach q{lease_acquire('r', '60.001 s', 'o')}, q{lease_acquire('r', '100000 years', 'o')},
+  q{lease_acquire('r', '61 s', 'o', '1 s')}, q{lease_renew('r', '1 hour', 'o')};
+refused('limited', q{CALL lease_wait('r', '1 hour', 'o', '1 s', NULL)}, '22023', $too_long, 'ttl: beyond it: lease_wait');
+is(as('free', q{SELECT lease_acquire('f', '100000 years', 'o')}), 't', 'ttl: other roles have no limit');
+is(as('limited', q{SELECT lease_acquire('r', '250 ms', 'o')}, 'strict'), 't', 'ttl: the limit of a database');
+is(as('free', q{SELECT lease_acquire('r2', '250 ms', 'o')}, 'strict'), 't', 'ttl: for every role');
+refused('free', q{SELECT lease_acquire('r2', '250.001 ms', 'o')}, '22023', 'lease_lock.max_ttl" is 250ms', 'ttl: beyond it, by a microsecond', 'strict');
+is($node->safe_psql('postgres', q{SET lease_lock.max_ttl = '30 d'; SELECT lease_acquire('x', '30 days', 'o'); SHOW lease_lock.max_ttl}),
+	"t\n30d", 'ttl: a month can be a limit');
+
+# how many leases
+clean();
+is(as('limited', $two), 't|t', 'leases: up to the limit');
+refused('limited', $third, '53400', $too_many, 'leases: beyond it');
+refused('limited', q{SELECT lease_acquire('c', '1 min', 'o', '1 min')}, '53400', $too_many, 'leases: beyond it, with a wait');
+refused('limited', q{CALL lease_wait('c', '1 min', 'o', '1 min', NULL)}, '53400', $too_many, 'leases: beyond it, lease_wait');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM lease_lock WHERE resource = 'c'}), 0, 'leases: nothing of it remains');
+is(as('limited', q{SELECT lease_acquire('a', '1 min', 'o'), lease_renew('a', '1 min', 'o')}), 'f|t', 'leases: what is held is refused as ever, and renewed');
+is(as('limited', q{SELECT lease_acquire('d', '1 min', 'p'), lease_acquire('e', '1 min', 'p')}), 't|t', 'leases: another owner has a count of its own');
+is(as('limited', "SELECT lease_release('a', 'o'); $third"), "t\nt", 'leases: a released one does not count');
+is(as('free', q{SELECT lease_acquire('f' || i, '1 hour', 'o') FROM generate_series(1, 5) AS i}), join("\n", ('t') x 5), 'leases: other roles have no limit');
+refused('limited', q{SELECT lease_acquire('d2', '1 min', 'o')}, '53400', 'one too many', 'leases: theirs count, too');
+
+# what has expired does not count, nor what was taken over
+clean();
+as('limited', q{SELECT lease_acquire('a', '1 ms', 'o'), lease_acquire('b', '1 ms', 'o'); SELECT pg_sleep(0.005)});
+is(as('limited', q{SELECT lease_acquire('c', '1 min', 'o'); SELECT lease_acquire('a', '1 min', 'o')}), "t\nt", 'leases: expired ones do not count, and can be taken over');
+refused('limited', q{SELECT lease_acquire('b', '1 min', 'o')}, '53400', 'one too many', 'leases: taken over, it counts again');
+is($node->safe_psql('postgres', q{SELECT owner, state FROM lease_status WHERE resource = 'b'}), 'o|expired', 'leases: the row is as it was');
+
+# within one transaction
+clean();
+is(as('limited', qq{BEGIN; $two; SELECT lease_release('b', 'o'); $third; COMMIT}), "t|t\nt\nt", 'transaction: what it released does not count');
+clean();
+refused('limited', qq{BEGIN; $two; $third}, '53400', $too_many, 'transaction: what it acquired does');
+is(as('limited', qq{BEGIN; SAVEPOINT s; $two; ROLLBACK TO s; $two; COMMIT}), "t|t\nt|t", 'transaction: what was undone does not');
+clean();
+refused('limited', q{SELECT lease_acquire('n' || i, '1 min', 'o') FROM generate_series(1, 3) AS i}, '53400', 'one too many', 'statement: all of it');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM lease_status'), 0, 'statement: or nothing');
+
+# an open transaction of another session: counts until it is rolled back
+my $open = open_session($node);
+foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s', 'PREPARE TRANSACTION')
+{
+	clean();
+	$open->query_safe("BEGIN; SAVEPOINT s; $two");
+	if ($end eq 'ROLLBACK TO s')
+	{
+		$open->query_safe($end);
+		is(as('limited', $third), 't', "open, $end: no longer counts");
+		$open->query_safe('ROLLBACK');
+		next;
+	}
+	refused('limited', $third, '53400', $too_many, 'open: counts');
+	$open->query_safe($end eq 'PREPARE TRANSACTION' ? "$end 'p'" : $end);
+	if ($end eq 'ROLLBACK')
+	{
+		is(as('limited', $third), 't', "open, $end: no longer counts");
+	}
+	else
+	{
+		refused('limited', $third, '53400', $too_many, "open, $end: counts");
+	}
+	if ($end eq 'PREPARE TRANSACTION')
+	{
+		$node->safe_psql('postgres', q{ROLLBACK PREPARED 'p'});
+		is(as('limited', $third), 't', "open, $end: rolled back, no longer counts");
+	}
+}
+
+# An open renewal, of which there are two versions, and an open release.
+clean();
+as('limited', $two);
+$open->query_safe(q{BEGIN; SELECT lease_renew('a', '1 hour', 'o')});
+is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SELECT lease_acquire('c', '1 min', 'o')}), 't', 'open renewal: the lease counts once');
+$open->query_safe(q{SELECT lease_release('b', 'o')});
+sql_fails($node, q{SET lease_lock.max_leases_per_owner = 3; SELECT lease_acquire('d', '1 min', 'o')}, '53400', 'one too many', 'open release: the lease still counts');
+$open->query_safe('COMMIT');
+is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SELECT lease_acquire('d', '1 min', 'o')}), 't', 'until it is committed');
+
+# a waiter that is over the limit when its turn comes lets the next one go on
+{
+	my $waiter = open_session($node);
+	my $next = open_session($node);
+
+	clean();
+	as('limited', $two);
+	look($node, q{SELECT lease_acquire('c', '1 hour', 'holder')});
+	$waiter->query_safe('SET lease_lock.max_leases_per_owner = 2');
+	send_to_wait($node, $waiter, q{SELECT lease_acquire('c', '1 min', 'o', '1 min')});
+	send_to_wait($node, $next, q{SELECT lease_acquire('c', '1 min', 'next', '1 min')});
+	is(look($node, q{SELECT lease_release('c', 'holder')}), 't', 'waiter: its turn comes');
+	like(answer($waiter), qr/53400/, 'waiter: it has too many');
+	is(answer($next), 't', 'waiter: the next one gets it');
+	nothing_left($node, 'waiter');
+	$_->quit foreach $waiter, $next;
+}
+
+# Many sessions of one owner, all at once, each with names of its own: never more
+# than the limit at any time, committed or not.
+clean();
+$node->safe_psql('postgres', 'ALTER ROLE trusted SET lease_lock.max_leases_per_owner = 3');
+$node->pgbench('-n -U trusted -c 8 -t 30 -M prepared', 0, [qr{actually processed: 240/240}], [qr/^$/], 'race', { '072_race' => q{
+	DO $$
+	DECLARE
+		mine text := 'race' || pg_backend_pid();
+	BEGIN
+		PERFORM lease_acquire(mine, '1 hour', 'o');
+		PERFORM pg_sleep(0.002);
+	EXCEPTION WHEN configuration_limit_exceeded THEN
+		NULL;
+	END $$;
+	SELECT CASE WHEN count(*) > 3 THEN 1 / (count(*) - count(*)) END FROM lease_status WHERE owner = 'o' AND state = 'held';
+	SELECT lease_release('race' || pg_backend_pid(), 'o');
+}});
+is($node->safe_psql('postgres', q{SELECT count(*) FROM lease_status WHERE owner = 'o'}), 0, 'race: all ended');
+cmp_ok($node->safe_psql('postgres', 'SELECT granted FROM lease_stats'), '>', 30, 'race: some had one');
+
+is($node->safe_psql('postgres', q{LOAD 'lease_lock';
+		SELECT name, setting, unit, vartype, context, min_val FROM pg_settings WHERE name ~ '^lease_lock.max_' ORDER BY 1}),
+	"lease_lock.max_leases_per_owner|0||integer|superuser|0\nlease_lock.max_ttl|0|ms|real|superuser|0", 'the settings, and that there is no limit by default');
+$node->stop;
+
+# How one might try to get around the limits. Where the library is preloaded
+# the settings are known as those of a superuser; where it is not, they are
+# nobody's until the first call, which then decides who had the right to set them.
+foreach my $preload (1, 0)
+{
+	my $server = start_waiting_node("around$preload", '', preload => $preload);
+	my %over = (
+		max_ttl => q{SELECT lease_acquire('r', '1 hour', 'o')},
+		max_leases_per_owner => q{SELECT lease_acquire('c', '1 min', 'full')});
+	my $limit = '(22023: ttl of the lease on "r" is longer than allowed|53400: lease on "c" is one too many)';
+	my $denied = '42501: permission denied to set parameter';
+
+	$server->safe_psql('postgres', q{
+		CREATE ROLE limited LOGIN;
+		LOAD 'lease_lock';
+		ALTER ROLE limited SET lease_lock.max_ttl = '1 min';
+		ALTER ROLE limited SET lease_lock.max_leases_per_owner = 2;
+		SET ROLE limited;
+		SELECT lease_acquire('a', '1 hour', 'full'), lease_acquire('b', '1 hour', 'full');
+	});
+	foreach my $setting (sort keys %over)
+	{
+		my $name = "lease_lock.$setting";
+		my %try = (
+			"SET $name = 0" => "SET $name = 0; $over{$setting}",
+			"set_config()" => "SELECT set_config('$name', '0', false); $over{$setting}",
+			'SET LOCAL' => "BEGIN; SET LOCAL $name = 0; $over{$setting}; COMMIT",
+			'SET, then RESET' => "SET $name = 0; RESET $name; $over{$setting}",
+			RESET => "RESET $name; $over{$setting}",
+			'RESET ALL' => "RESET ALL; $over{$setting}",
+			'DISCARD ALL' => "DISCARD ALL; $over{$setting}",
+			'function' => qq{SET check_function_bodies = off;
+				CREATE FUNCTION pg_temp.around() RETURNS boolean LANGUAGE sql SET $name = 0 AS \$\$ $over{$setting} \$\$;
+				SELECT pg_temp.around()},
+			'ALTER ROLE' => "ALTER ROLE limited SET $name = 0",
+			'SET after the library is loaded' => "SELECT lease_token('r', 'o'); SET $name = 0");
+
+		foreach my $how (sort keys %try)
+		{
+			my ($status, undef, $stderr) = $server->psql('postgres', "\\set VERBOSITY verbose\n$try{$how}", extra_params => [ '-U', 'limited' ]);
+
+			like($stderr, qr/ERROR:  ($denied|$limit)/, "preload $preload, $setting: $how");
+		}
+		{
+			local $ENV{PGOPTIONS} = "-c $name=0";
+			my ($status, undef, $stderr) = $server->psql('postgres', "\\set VERBOSITY verbose\n$over{$setting}", extra_params => [ '-U', 'limited' ]);
+
+			like($stderr, $preload ? qr/FATAL:  permission denied to set parameter/
+				: qr/ERROR:  42501: permission denied to acquire or renew leases in this session/,
+				"preload $preload, $setting: set by the connection");
+		}
+		{
+			local $ENV{PGOPTIONS} = "-c $name=9";
+
+			is($server->safe_psql('postgres', "SELECT lease_acquire('o', '9 ms', 'o'); SELECT lease_release('o', 'o'); SHOW $name"),
+				"t\nt\n9" . ($setting eq 'max_ttl' ? 'ms' : ''), "preload $preload, $setting: a superuser may");
+		}
+		is($server->safe_psql('postgres', "SELECT lease_token('r', 'o') IS NULL; SHOW $name", extra_params => [ '-U', 'limited' ]),
+			"t\n" . ($setting eq 'max_ttl' ? '1min' : '2'), "preload $preload, $setting: is as it was");
+	}
+	is($server->safe_psql('postgres', 'SELECT string_agg(resource, \',\' ORDER BY resource) FROM lease_status'), 'a,b', "preload $preload: nothing was granted");
+	$server->stop;
+}
+done_testing();

@@ -1,0 +1,177 @@
+# Every function and view against every kind of role, as one table; what a role
+# may do without any privilege; and how administration is given.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WaitTest;
+
+my $node = start_waiting_node('roles', "deadlock_timeout = 1h\nlease_lock.handoff_timeout = 1h\n");
+
+$node->safe_psql('postgres', q{
+	DROP EXTENSION lease_lock;
+	CREATE ROLE owner LOGIN SUPERUSER;
+	CREATE ROLE alice LOGIN;
+	CREATE ROLE gone LOGIN;
+	CREATE ROLE ordinary LOGIN;
+	CREATE ROLE member LOGIN IN ROLE alice;
+	CREATE ROLE lazy LOGIN NOINHERIT IN ROLE alice;
+	CREATE ROLE monitor LOGIN IN ROLE pg_monitor;
+	CREATE ROLE stats LOGIN IN ROLE pg_read_all_stats;
+	CREATE ROLE lazy_stats LOGIN NOINHERIT IN ROLE pg_read_all_stats;
+	CREATE ROLE admin LOGIN;
+});
+# The extension belongs to who created it, also when that is no superuser any more.
+$node->safe_psql('postgres', q{SET ROLE owner; CREATE EXTENSION lease_lock; RESET ROLE; ALTER ROLE owner NOSUPERUSER});
+$node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION lease_purge(), lease_stats_reset() TO admin');
+
+# A lease that alice holds and waits for, and one of a role that is no more.
+$node->safe_psql('postgres', q{SET ROLE alice; SELECT lease_acquire('held', '1 day', 'held-by')});
+$node->safe_psql('postgres', q{SET ROLE gone; SELECT lease_acquire('orphan', '1 day', 'orphan-of')});
+$node->safe_psql('postgres', 'DROP ROLE gone');
+my $waiter = open_session($node);
+$waiter->query_safe('SET ROLE alice');
+send_to_wait($node, $waiter, q{SELECT lease_acquire('held', '1 day', 'waits-as', '10 min')});
+
+# What to try. Nothing of it stays.
+my %try = (
+	acquire => q{SELECT lease_acquire('own', '1 min', 'o')},
+	acquire_wait => q{SELECT lease_acquire('own', '1 min', 'o', '1 s')},
+	renew_own => q{SELECT lease_acquire('own', '1 min', 'o') \gset
+		SELECT lease_renew('own', '1 min', 'o')},
+	release_own => q{SELECT lease_acquire('own', '1 min', 'o') \gset
+		SELECT lease_release('own', 'o')},
+	token => q{SELECT lease_token('held', 'held-by') > 0},
+	renew => q{SELECT lease_renew('held', '1 day', 'held-by')},
+	release => q{SELECT lease_release('held', 'held-by')},
+	release_all => q{SELECT lease_release_all('held-by')},
+	release_orphan => q{SELECT lease_release('orphan', 'orphan-of')},
+	purge => q{SELECT lease_purge()},
+	stats_reset => q{SELECT lease_stats_reset()},
+	stats => q{SELECT scope FROM lease_stats},
+	status => q{SELECT owner FROM lease_status WHERE resource = 'held'},
+	status_orphan => q{SELECT owner FROM lease_status WHERE resource = 'orphan'},
+	waiter => q{SELECT owner FROM lease_waiters},
+	blocker => q{SELECT blocked_by_owner FROM lease_waiters},
+	graph => q{SELECT string_agg(label[1], ',' ORDER BY label[1]) FROM regexp_matches(lease_wait_graph(), 'n\d+ .label="(held-by|waits-as|.hidden.)', 'g') AS label},
+	table => q{SELECT count(*) > 0 FROM lease_lock},
+	sequence => q{SELECT is_called FROM lease_token_seq},
+	write => q{UPDATE lease_lock SET owner = owner WHERE false});
+
+# "!" is permission denied, "-" NULL or hidden, anything else the answer.
+my @roles = qw(postgres owner alice ordinary member lazy monitor stats lazy_stats admin);
+my $expected = <<'TABLE';
+                postgres owner alice ordinary member lazy monitor stats lazy_stats admin
+acquire         t        t     t     t        t      t    t       t     t          t
+acquire_wait    t        t     t     t        t      t    t       t     t          t
+renew_own       t        t     t     t        t      t    t       t     t          t
+release_own     t        t     t     t        t      t    t       t     t          t
+token           t        t     t     t        t      t    t       t     t          t
+renew           t        !     t     !        t      !    !       !     !          !
+release         t        !     t     !        t      !    !       !     !          !
+release_all     1        0     1     0        1      0    0       0     0          0
+release_orphan  t        !     !     !        !      !    !       !     !          !
+purge           0        0     !     !        !      !    !       !     !          0
+stats_reset     -        -     !     !        !      !    !       !     !          -
+stats           database database database database database database database database database database
+status          held-by  -     held-by -      held-by -   held-by held-by -        -
+status_orphan   orphan-of -    -     -        -      -    orphan-of orphan-of -    -
+waiter          waits-as -     waits-as -     waits-as -  waits-as waits-as -      -
+blocker         held-by  -     held-by -      held-by -   held-by held-by -        -
+graph           held-by,waits-as (hidden),(hidden) held-by,waits-as (hidden),(hidden) held-by,waits-as (hidden),(hidden) held-by,waits-as held-by,waits-as (hidden),(hidden) (hidden),(hidden)
+table           t        t     !     !        !      !    !       !     !          !
+sequence        t        t     !     !        !      !    !       !     !          !
+write           -        -     !     !        !      !    !       !     !          !
+TABLE
+
+sub outcome
+{
+	my ($role, $sql) = @_;
+	my ($status, $stdout, $stderr) = $node->psql('postgres', "\\set VERBOSITY verbose\nBEGIN;\n$sql;\nROLLBACK", extra_params => [ '-U', $role ]);
+
+	return '!' if $stderr =~ /^psql:\S+ ERROR:  42501: permission denied/;
+	return $stderr if $stderr ne '';
+	return $stdout eq '' ? '-' : $stdout;
+}
+
+my (undef, @rows) = split /\n/, $expected;
+is(scalar @rows, scalar keys %try, 'all is tried');
+foreach my $row (@rows)
+{
+	my ($what, @outcomes) = split ' ', $row;
+
+	is(outcome($roles[$_], $try{$what}), $outcomes[$_], "$what: $roles[$_]") foreach 0 .. $#roles;
+}
+
+# No function was left out of the table.
+is($node->safe_psql('postgres', q{
+		SELECT string_agg(DISTINCT proname, ' ' ORDER BY proname) FROM pg_proc AS p JOIN pg_depend AS d ON d.objid = p.oid AND d.deptype = 'e'
+		WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lease_lock') AND d.classid = 'pg_proc'::regclass
+			AND NOT has_function_privilege('public', p.oid, 'EXECUTE')}),
+	'lease_purge lease_stats_reset', 'what is not for everybody');
+
+# CALL cannot be in a transaction block.
+foreach my $role (@roles)
+{
+	is($node->safe_psql('postgres', q{CALL lease_wait('call', '1 min', 'o', '1 s', NULL); SELECT lease_release('call', 'o')}, extra_params => [ '-U', $role ]),
+		"t\nt", "lease_wait: $role");
+}
+
+# Acting as the role that holds it, or that may see.
+is(outcome('lazy', "SET ROLE alice; $try{release}"), 't', 'who does not inherit acts as the role: release');
+is(outcome('lazy', "SET ROLE alice; $try{waiter}"), 'waits-as', 'who does not inherit acts as the role: waiters');
+is(outcome('lazy_stats', "SET ROLE pg_read_all_stats; $try{status}"), 'held-by', 'who does not inherit acts as the role: status');
+is(outcome('postgres', "SET ROLE ordinary; $try{graph}"), '(hidden),(hidden)', 'a superuser that acts as somebody else sees what that one does');
+
+# SECURITY DEFINER: the function's owner decides, for what is shown as well.
+$node->safe_psql('postgres', q{
+	CREATE FUNCTION status_as_alice() RETURNS text LANGUAGE sql SECURITY DEFINER AS $$ SELECT owner FROM public.lease_status WHERE resource = 'held' $$;
+	ALTER FUNCTION status_as_alice() OWNER TO alice;
+	CREATE FUNCTION graph_as_ordinary() RETURNS text LANGUAGE sql SECURITY DEFINER AS $$ SELECT public.lease_wait_graph() $$;
+	ALTER FUNCTION graph_as_ordinary() OWNER TO ordinary;
+	CREATE FUNCTION reset_as_owner() RETURNS void LANGUAGE sql SECURITY DEFINER AS $$ SELECT public.lease_stats_reset() $$;
+	ALTER FUNCTION reset_as_owner() OWNER TO owner;
+});
+is(outcome('ordinary', 'SELECT status_as_alice()'), 'held-by', 'SECURITY DEFINER: sees as its owner');
+is(outcome('alice', q{SELECT graph_as_ordinary() ~ 'held-by'}), 'f', 'SECURITY DEFINER: or does not');
+is(outcome('ordinary', 'SELECT reset_as_owner()'), '-', 'SECURITY DEFINER: administration through a function');
+
+# A hidden owner is not told from another one by a node that is drawn once.
+is($node->safe_psql('postgres', q{
+		SET ROLE ordinary;
+		SELECT lease_acquire('mine', '1 min', 'waits-as');
+		SELECT count(*) FROM regexp_matches(lease_wait_graph(), '\[label="waits-as', 'g')}), "t\n0", 'a guess is not confirmed');
+
+# What was revoked from PUBLIC.
+$node->safe_psql('postgres', q{
+	DO $$
+	DECLARE
+		object text;
+	BEGIN
+		FOR object IN
+			SELECT format('ROUTINE %s', p.oid::regprocedure) FROM pg_proc AS p JOIN pg_depend AS d ON d.objid = p.oid AND d.deptype = 'e'
+			WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lease_lock') AND d.classid = 'pg_proc'::regclass
+			UNION ALL VALUES ('TABLE lease_status'), ('TABLE lease_waiters'), ('TABLE lease_stats')
+		LOOP
+			EXECUTE format('REVOKE ALL ON %s FROM PUBLIC', object);
+		END LOOP;
+	END $$;
+	GRANT SELECT ON lease_status TO stats;
+	GRANT EXECUTE ON FUNCTION lease_stats(), lease_waiters() TO stats;
+	GRANT SELECT ON lease_stats TO stats;
+});
+is(outcome('ordinary', $try{$_}), '!', "revoked: $_") foreach sort keys %try;
+sql_fails($node, q{CALL lease_wait('call', '1 min', 'o', '1 s', NULL)}, '42501', 'permission denied for procedure lease_wait', 'revoked: lease_wait', role => 'ordinary');
+is(outcome('stats', $try{$_}), $_ eq 'stats' ? 'database' : 'held-by', "granted again: $_") foreach qw(stats status);
+is(outcome('stats', $try{waiter}), '!', 'granted again: not the others');
+
+look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
+like(answer($waiter), qr/57014/, 'the waiter is cancelled');
+$node->stop;
+done_testing();

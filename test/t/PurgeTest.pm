@@ -1,0 +1,130 @@
+# What the TAP tests of the purge worker share: a server that has one, leases
+# that ended, and ways to see what the worker does.
+package PurgeTest;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw(
+  start_purging_node
+  add_database
+  add_ended
+  ended
+  becomes_true
+  is_purged
+  launcher
+  worker_in
+  set_and_reload
+  times_logged
+);
+
+# Often enough that a test need not wait; whatever ended is purged at once.
+our $CONF = <<'CONF';
+shared_preload_libraries = 'lease_lock'
+lease_lock.purge_interval = 100ms
+lease_lock.purge_after = 0
+max_worker_processes = 4
+autovacuum = off
+CONF
+
+sub start_purging_node
+{
+	my ($name, $conf, %init) = @_;
+
+	return start_node($name, $CONF . ($conf // ''), %init);
+}
+
+# Create a database with the extension.
+sub add_database
+{
+	my ($node, $dbname) = @_;
+
+	$node->safe_psql('postgres', qq{CREATE DATABASE "$dbname"});
+	$node->safe_psql($dbname, 'CREATE EXTENSION lease_lock');
+	return;
+}
+
+# Put so many leases into the table that expired long ago. It is also a grant
+# in that database, which the launcher is told of.
+sub add_ended
+{
+	my ($node, $dbname, $count) = @_;
+
+	$node->safe_psql($dbname, qq{
+		INSERT INTO lease_lock (resource, owner, token, granted_at, expires_at, holder, xid)
+		SELECT 'ended ' || n, 'o', 0, t, t, 10, pg_current_xact_id()
+		FROM generate_series(1, $count) AS n, CAST('2000-01-01' AS timestamptz) AS t
+		ON CONFLICT DO NOTHING;
+		SELECT lease_acquire('held', '1 day', 'o');
+	});
+	return;
+}
+
+sub ended
+{
+	return q{FROM lease_lock WHERE resource LIKE 'ended %'};
+}
+
+# Test that the query's answer becomes true, in time.
+sub becomes_true
+{
+	my ($node, $dbname, $query, $name) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return ok($node->poll_query_until($dbname, $query), $name);
+}
+
+# Test that what ended goes, and what is held stays.
+sub is_purged
+{
+	my ($node, $dbname, $name) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	becomes_true($node, $dbname, 'SELECT count(*) = 0 ' . ended(), "$name: what ended is purged");
+	is($node->safe_psql($dbname, q{SELECT count(*) FROM lease_lock WHERE resource = 'held'}),
+		1, "$name: what is held stays");
+	return;
+}
+
+# SQL conditions on pg_stat_activity.
+sub launcher
+{
+	return q{backend_type = 'lease_lock purge launcher'};
+}
+
+sub worker_in
+{
+	my ($dbname) = @_;
+
+	return qq{backend_type = 'lease_lock purge worker' AND datname = '$dbname'};
+}
+
+# Change a setting, and wait until the launcher must have read it: it sleeps
+# on its latch, which the signal sets.
+sub set_and_reload
+{
+	my ($node, $setting, $value) = @_;
+
+	$node->safe_psql('postgres', "ALTER SYSTEM SET $setting = '$value'");
+	$node->reload;
+	$node->poll_query_until('postgres', "SELECT current_setting('$setting') = '$value'")
+	  or die "$setting is not $value";
+	return;
+}
+
+# How often does the server's log say this?
+sub times_logged
+{
+	my ($node, $match) = @_;
+	my @found = slurp_file($node->logfile) =~ /$match/g;
+
+	return scalar @found;
+}
+
+1;
