@@ -21,8 +21,8 @@ server_version_to_install() {
 	echo "${version:?no PostgreSQL server package found}"
 }
 
-# Packages that are missing, besides the server, for each purpose named: build, tests, static checks, and
-# to build a server from its source.
+# Packages that are missing, besides the server, for each purpose named: build, tests, the programs that some
+# tests try leases with, static checks, and to build a server from its source.
 missing_packages() {
 	local purpose
 	for purpose; do
@@ -38,10 +38,21 @@ missing_for_build() {
 missing_for_tests() {
 	command -v prove >/dev/null || echo perl
 	command -v faketime >/dev/null || echo faketime
-	command -v dot >/dev/null || echo graphviz
-	command -v prometheus-postgres-exporter >/dev/null || echo prometheus-postgres-exporter
 	perl -MIPC::Run -MTest::More -e 1 2>/dev/null || echo libipc-run-perl
 }
+
+# Without one of these a test is skipped. A Node.js that is not Debian's cannot use Debian's library; the test asks
+# npm then.
+missing_for_clients() {
+	/usr/bin/python3 -c 'import psycopg' || echo python3-psycopg
+	/usr/bin/python3 -c 'import psycopg2' || echo python3-psycopg2
+	/usr/bin/ruby -e 'require "active_record"' || echo ruby-activerecord
+	/usr/bin/ruby -e 'require "pg"' || echo ruby-pg
+	node -e 'require("pg")' || command -v npm >/dev/null || echo node-pg
+	PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || echo pgbouncer
+	command -v dot >/dev/null || echo graphviz
+	command -v prometheus-postgres-exporter >/dev/null || echo prometheus-postgres-exporter
+} 2>/dev/null
 
 missing_for_static() {
 	local command
@@ -64,84 +75,95 @@ as_root() {
 	fi
 }
 
-# Debian starts a server on port 5432 with every new server package; this machine did not ask for one.
+# Some packages start a service at once and at every boot: PostgreSQL on port 5432, PgBouncer, the exporter. This
+# machine did not ask for them, the tests want the programs only. The policy is gone after the installation.
+unwanted_services=(pgbouncer prometheus-postgres-exporter)
 no_cluster_file=/etc/postgresql-common/createcluster.d/zz_lease_lock_install.conf
+policy_file=/usr/sbin/policy-rc.d
+kept_policy_file=$policy_file.lease_lock_kept
 
-forbid_new_cluster() {
+is_own_policy() {
+	grep -qs lease_lock "$policy_file"
+}
+
+forbid_services() {
 	as_root install -d -m 755 "${no_cluster_file%/*}"
 	echo 'create_main_cluster = false' | as_root tee "$no_cluster_file" >/dev/null
-}
 
-allow_new_cluster() {
-	if [[ -e $no_cluster_file ]]; then
-		as_root rm -f "$no_cluster_file"
-		as_root rmdir -p --ignore-fail-on-non-empty "${no_cluster_file%/*}"
-	fi
-}
-
-# Debian starts the exporter as well, at once and at every boot; the tests want its program only. Its start is
-# forbidden by a policy that leaves all others to the one that may be there, and is gone after the installation.
-unwanted_service=prometheus-postgres-exporter
-policy_file=/usr/sbin/policy-rc.d
-
-forbid_service() {
+	# A policy that the machine has goes on to decide about all other services.
 	if [[ -e $policy_file ]] && ! is_own_policy; then
-		as_root mv "$policy_file" "$policy_file.lease_lock_kept"
+		as_root mv "$policy_file" "$kept_policy_file"
 	fi
 	as_root tee "$policy_file" >/dev/null <<-EOP
 		#!/bin/sh
 		# Of lease_lock, while it installs packages.
-		case "\$*" in *$unwanted_service*) exit 101 ;; esac
-		[ ! -x $policy_file.lease_lock_kept ] || exec $policy_file.lease_lock_kept "\$@"
+		for name in ${unwanted_services[*]}; do
+			case "\$*" in *\$name*) exit 101 ;; esac
+		done
+		[ ! -x $kept_policy_file ] || exec $kept_policy_file "\$@"
 	EOP
 	as_root chmod 755 "$policy_file"
 }
 
-is_own_policy() {
-	grep -q lease_lock "$policy_file" 2>/dev/null
-}
-
-allow_service() {
-	if ! is_own_policy; then
-		return
-	elif [[ -e $policy_file.lease_lock_kept ]]; then
-		as_root mv "$policy_file.lease_lock_kept" "$policy_file"
-	else
+allow_services() {
+	if [[ -e $no_cluster_file ]]; then
+		as_root rm -f "$no_cluster_file"
+		as_root rmdir -p --ignore-fail-on-non-empty "${no_cluster_file%/*}"
+	fi
+	if [[ -e $kept_policy_file ]]; then
+		as_root mv "$kept_policy_file" "$policy_file"
+	elif is_own_policy; then
 		as_root rm -f "$policy_file"
 	fi
 }
 
 # Nor at the next boot, under either system of starting services.
-disable_service() {
-	as_root deb-systemd-helper disable "$unwanted_service.service" || true
-	as_root update-rc.d "$unwanted_service" disable || true
+disable_services() {
+	local package
+	for package in "${unwanted_services[@]}"; do
+		if [[ " $* " == *" $package "* ]]; then
+			as_root deb-systemd-helper disable "$package.service" || true
+			as_root update-rc.d "$package" disable || true
+		fi
+	done
 } >/dev/null 2>&1
+
+apt_install() {
+	as_root env DEBIAN_FRONTEND=noninteractive \
+		apt-get -qq -y --no-install-recommends install "$@" >&2
+}
+
+# Worth a try each, and not worth to fail for: a test whose client cannot be had is skipped.
+install_clients() {
+	local package
+	apt_install "$@" && return
+	for package; do
+		apt_install "$package" || echo "$package cannot be installed: a test will be skipped" >&2
+	done
+}
 
 # Installs what is missing for the purposes named, and sets PG_CONFIG unless the caller chose a server. Touches
 # neither the network nor sudo when nothing is missing.
 install_missing() {
-	local missing version
+	local missing clients=() version
 	mapfile -t missing < <(missing_packages "$@")
+	[[ " $* " != *' tests '* ]] || mapfile -t clients < <(missing_packages clients)
 	[[ -n $PG_CONFIG ]] || find_server
-	if [[ -n $PG_CONFIG ]] && ((${#missing[@]} == 0)); then
+	if [[ -n $PG_CONFIG ]] && ((${#missing[@]} + ${#clients[@]} == 0)); then
 		return
 	fi
 
 	echo 'Installing what is missing ...' >&2
-	as_root apt-get -qq update >&2
+	as_root apt-get -qq update >&2 || echo 'no fresh list of packages' >&2
 	if [[ -z $PG_CONFIG ]]; then
 		version=$(server_version_to_install)
 		missing+=("postgresql-$version" "postgresql-server-dev-$version")
 	fi
-	forbid_new_cluster
-	forbid_service
-	as_root env DEBIAN_FRONTEND=noninteractive \
-		apt-get -qq -y --no-install-recommends install "${missing[@]}" >&2
-	allow_service
-	allow_new_cluster
-	if [[ " ${missing[*]} " == *" $unwanted_service "* ]]; then
-		disable_service
-	fi
+	forbid_services
+	((${#missing[@]} == 0)) || apt_install "${missing[@]}"
+	((${#clients[@]} == 0)) || install_clients "${clients[@]}"
+	allow_services
+	disable_services "${clients[@]}"
 	[[ -n $PG_CONFIG ]] || find_server
 	if [[ -z $PG_CONFIG ]]; then
 		echo 'no PostgreSQL server 15 or later with its headers, even after the installation' >&2

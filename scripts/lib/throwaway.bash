@@ -96,8 +96,7 @@ stop_all_inside() {
 
 clean_up() {
 	trap '' INT TERM HUP
-	allow_service
-	allow_new_cluster
+	allow_services
 	if [[ -n $work ]]; then
 		{
 			[[ -z $child ]] || kill -TERM "$child" || true

@@ -6,6 +6,20 @@ INSERT INTO account VALUES ('alice', 100);
 /* Who got through the gate and withdrew. */
 CREATE TABLE withdrawal (session int PRIMARY KEY);
 
+/* Who printed, in which order. */
+CREATE TABLE printed (turn int GENERATED ALWAYS AS IDENTITY, who text NOT NULL);
+
+CREATE TABLE discount (code text PRIMARY KEY, customer text);
+INSERT INTO discount SELECT 'SPRING-' || i FROM generate_series(101, 116) AS i;
+
+CREATE TABLE ledger (balance int NOT NULL, version int NOT NULL);
+INSERT INTO ledger VALUES (100, 0);
+CREATE TRIGGER version BEFORE UPDATE ON ledger
+	FOR EACH ROW EXECUTE FUNCTION lease_version('version');
+
+CREATE TABLE report (id int PRIMARY KEY, lines int NOT NULL);
+INSERT INTO report VALUES (7, 0);
+
 /*
  * The gate: closed while somebody holds this advisory lock, open otherwise.
  * Sessions that wait there go on together.
@@ -30,6 +44,20 @@ BEGIN
 			WHERE locktype = 'advisory' AND objid = gate() AND NOT granted);
 		IF clock_timestamp() > deadline THEN
 			RAISE 'fewer than % sessions came to the gate', sessions;
+		END IF;
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+END
+$$;
+
+/* Wait until that many wait for a lease. */
+CREATE PROCEDURE until_waiting(res text, waiters int) LANGUAGE plpgsql AS $$
+DECLARE
+	deadline timestamptz := clock_timestamp() + interval '30 seconds';
+BEGIN
+	WHILE waiters > (SELECT count(*) FROM lease_waiters WHERE resource = res) LOOP
+		IF clock_timestamp() > deadline THEN
+			RAISE 'fewer than % wait for %', waiters, res;
 		END IF;
 		PERFORM pg_sleep(0.01);
 	END LOOP;
