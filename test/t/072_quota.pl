@@ -124,6 +124,13 @@ foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s', 'PREPARE TRANSACTION')
 	}
 }
 
+# What was granted and changed by the same open transaction has many versions.
+clean();
+$open->query_safe(q{BEGIN; SELECT lease_acquire('a', '1 min', 'o'); SELECT lease_renew('a', i * interval '1 hour', 'o') FROM generate_series(1, 5) AS i});
+is(as('limited', q{SELECT lease_acquire('b', '1 min', 'o')}), 't', 'open, renewed: the lease counts once');
+refused('limited', $third, '53400', $too_many, 'open, renewed: but it counts');
+$open->query_safe('ROLLBACK');
+
 # An open renewal, of which there are two versions, and an open release.
 clean();
 as('limited', $two);
@@ -150,6 +157,25 @@ is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SELEC
 	is(answer($next), 't', 'waiter: the next one gets it');
 	nothing_left($node, 'waiter');
 	$_->quit foreach $waiter, $next;
+}
+
+# Two sessions of an owner ask for its last lease, and both are kept, by a lock on
+# the token sequence, from writing theirs until both have been let through.
+{
+	my @both = map { open_session($node) } 0, 1;
+	my @granted;
+
+	clean();
+	as('limited', q{SELECT lease_acquire('a', '1 min', 'o')});
+	$open->query_safe('BEGIN; ALTER SEQUENCE lease_token_seq CACHE 1');
+	$_->query_safe('SET lease_lock.max_leases_per_owner = 2') foreach @both;
+	send_to_wait($node, $both[$_], "SELECT lease_acquire('last$_', '1 min', 'o')", in_lock_manager()) foreach 0, 1;
+	$open->query_safe('COMMIT');
+	@granted = map { answer($_) } @both;
+	like($_, qr/^t$|53400/, 'both at once: granted or one too many') foreach @granted;
+	cmp_ok((grep { $_ eq 't' } @granted), '<=', 1, 'both at once: never both');
+	is(look($node, q{SELECT count(*) FROM lease_status WHERE owner = 'o'}), 1 + (grep { $_ eq 't' } @granted), 'both at once: the leases that are held');
+	$_->quit foreach @both;
 }
 
 # Many sessions of one owner, all at once, each with names of its own: never more

@@ -142,11 +142,19 @@ is(outcome('ordinary', 'SELECT status_as_alice()'), 'held-by', 'SECURITY DEFINER
 is(outcome('alice', q{SELECT graph_as_ordinary() ~ 'held-by'}), 'f', 'SECURITY DEFINER: or does not');
 is(outcome('ordinary', 'SELECT reset_as_owner()'), '-', 'SECURITY DEFINER: administration through a function');
 
-# A hidden owner is not told from another one by a node that is drawn once.
-is($node->safe_psql('postgres', q{
-		SET ROLE ordinary;
-		SELECT lease_acquire('mine', '1 min', 'waits-as');
-		SELECT count(*) FROM regexp_matches(lease_wait_graph(), '\[label="waits-as', 'g')}), "t\n0", 'a guess is not confirmed');
+# A hidden owner is never drawn as one that is seen: that would confirm a guess.
+{
+	my $guess = open_session($node);
+
+	$guess->query_safe('SET ROLE ordinary');
+	send_to_wait($node, $guess, q{SELECT lease_acquire('held', '1 min', 'waits-as', '10 min')});
+	is(look($node, q{SET ROLE ordinary;
+			SELECT string_agg(label[1], ',' ORDER BY label[1]) FROM regexp_matches(lease_wait_graph(), 'n\d+ .label="(held-by|waits-as|.hidden.)', 'g') AS label;
+			RESET ROLE}), '(hidden),(hidden),waits-as', 'a guess is not confirmed');
+	look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters WHERE role = 'ordinary'});
+	like(answer($guess), qr/57014/, 'who guessed is cancelled');
+	$guess->quit;
+}
 
 # What was revoked from PUBLIC.
 $node->safe_psql('postgres', q{
