@@ -59,8 +59,8 @@ CREATE FUNCTION lease_next() RETURNS pg_catalog.text LANGUAGE sql RETURN 'next';
 SQL
 
 # A version whose table the library does not know: it is from another one.
-update_script('next.1', 'next.2', 'ALTER TABLE lease_lock ADD COLUMN payload pg_catalog.jsonb;');
-update_script('next.2', 'next.1', 'ALTER TABLE lease_lock DROP COLUMN payload;');
+update_script('next.1', 'next.2', 'ALTER TABLE lease_lock ADD COLUMN from_next pg_catalog.jsonb;');
+update_script('next.2', 'next.1', 'ALTER TABLE lease_lock DROP COLUMN from_next;');
 
 my $node = start_waiting_node('update', '');
 my $admin = open_session($node);
