@@ -130,19 +130,34 @@ look($node, q{
 		END LOOP;
 		INSERT INTO outcome VALUES (done, refused);
 	END $$;
+	-- a heartbeat for whoever has the lease, with renewals that stay open for a while
+	CREATE PROCEDURE beat(workers int) LANGUAGE plpgsql AS $$
+	BEGIN
+		WHILE (SELECT count(*) FROM outcome) < workers LOOP
+			PERFORM lease_renew(resource, 6 * random() * interval '1 ms', owner) FROM lease_status WHERE state = 'held';
+			PERFORM pg_sleep(0.003 * random());
+			IF random() < 0.3 THEN
+				ROLLBACK;
+			ELSE
+				COMMIT;
+			END IF;
+			PERFORM pg_sleep(0.003 * random());
+		END LOOP;
+	END $$;
 });
 
 # Returns how many writes there were, and how many of them were lost.
 sub run_crowd
 {
 	my ($checks) = @_;
-	my @sessions = map { open_session($node) } 1 .. $workers;
+	my @sessions = map { open_session($node) } 0 .. $workers;
 	my @pids = map { $_->query_safe('SELECT pg_backend_pid()') } @sessions;
 	my $end = time + 60;
-	my $running = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL work%' AND state <> 'idle'};
+	my $running = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL %' AND state <> 'idle'};
 
 	look($node, q{TRUNCATE written, outcome;});
-	send_sql($_, "CALL work(" . $rounds / $workers . ", '$checks', " . rand() . ")") foreach @sessions;
+	send_sql($sessions[0], "CALL beat($workers)");
+	send_sql($_, "CALL work(" . $rounds / $workers . ", '$checks', " . rand() . ")") foreach @sessions[ 1 .. $workers ];
 	for (my $pauses = 0;; $pauses++)
 	{
 		my $pid = $pids[rand @pids];
