@@ -125,10 +125,11 @@ sub last_words
 	return $session->{stdout} . $session->{stderr};
 }
 
-# SQL conditions on pg_stat_activity: sleeps in the queue, or for a lock.
+# SQL conditions on pg_stat_activity: sleeps in the queue, or for a lock. Before
+# 17 the purge launcher, when asleep, looks the same.
 sub in_queue
 {
-	return q{wait_event_type = 'Extension' AND wait_event IN ('Extension', 'LeaseLockWait')};
+	return q{backend_type = 'client backend' AND wait_event_type = 'Extension' AND wait_event IN ('Extension', 'LeaseLockWait')};
 }
 
 sub in_lock_manager
