@@ -18,7 +18,7 @@ lease_lock.handoff_timeout = 1h
 max_prepared_transactions = 2
 restart_after_crash = on
 CONF
-my @counters = qw(granted refused takeovers renewals releases waits wait_timeouts deadlocks handoffs purged);
+my @counters = qw(granted refused takeovers renewals releases breaks waits wait_timeouts deadlocks handoffs purged);
 my %expected;
 
 sub reset_stats
@@ -79,6 +79,8 @@ look($node, q{SELECT lease_acquire(r, '1 hour', 'all') FROM unnest('{a,b,c}'::te
 counted('release of all', granted => 3, releases => 3);
 look($node, q{SELECT lease_acquire('r', '1 ms', 'ann'); SELECT pg_sleep(0.002); SELECT lease_acquire('r', '1 hour', 'bob')});
 counted('a takeover', granted => 2, takeovers => 1);
+look($node, q{SELECT lease_acquire('broken', '1 hour', 'ann'); SELECT lease_break('broken'), lease_break('broken'); DELETE FROM lease_lock WHERE resource = 'broken'});
+counted('a break', granted => 1, breaks => 1);
 look($node, q{SELECT lease_release('r', 'bob'); SELECT lease_acquire('r', '1 hour', 'ann'); SELECT lease_release('r', 'ann')});
 counted('a grant of a released lease is none', granted => 1, releases => 2);
 look($node, q{SET lease_lock.purge_after = 0; SELECT lease_purge(); RESET lease_lock.purge_after});

@@ -29,7 +29,7 @@ $node->safe_psql('postgres', q{
 });
 # The extension belongs to who created it, also when that is no superuser any more.
 $node->safe_psql('postgres', q{SET ROLE owner; CREATE EXTENSION lease_lock; RESET ROLE; ALTER ROLE owner NOSUPERUSER});
-$node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION lease_purge(), lease_stats_reset() TO admin');
+$node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION lease_purge(), lease_break(text), lease_stats_reset() TO admin');
 
 # A lease that alice holds and waits for, and one of a role that is no more.
 $node->safe_psql('postgres', q{SET ROLE alice; SELECT lease_acquire('held', '1 day', 'held-by')});
@@ -43,6 +43,12 @@ send_to_wait($node, $waiter, q{SELECT lease_acquire('held', '1 day', 'waits-as',
 my %try = (
 	acquire => q{SELECT lease_acquire('own', '1 min', 'o')},
 	acquire_wait => q{SELECT lease_acquire('own', '1 min', 'o', '1 s')},
+	shared => q{SELECT lease_acquire_shared('own', '1 min', 'o')},
+	permit => q{SELECT lease_acquire_permit('own', 2, '1 min', 'o')},
+	all => q{SELECT lease_acquire_all('{own,too}', '1 min', 'o')},
+	any => q{SELECT lease_acquire_any('{held,own}', '1 min', 'o')},
+	request => q{SELECT granted FROM lease_request('own', '1 min', 'o')},
+	blocked_by => q{SELECT blocked_by FROM lease_request('held', '1 min', 'o')},
 	renew_own => q{SELECT lease_acquire('own', '1 min', 'o') \gset
 		SELECT lease_renew('own', '1 min', 'o')},
 	release_own => q{SELECT lease_acquire('own', '1 min', 'o') \gset
@@ -50,6 +56,9 @@ my %try = (
 	token => q{SELECT lease_token('held', 'held-by') > 0},
 	renew => q{SELECT lease_renew('held', '1 day', 'held-by')},
 	release => q{SELECT lease_release('held', 'held-by')},
+	assert => q{SELECT lease_assert('held', 'held-by') > 0},
+	transfer => q{SELECT lease_transfer('held', 'held-by', 'x') > 0},
+	break => q{SELECT lease_break('held')},
 	release_all => q{SELECT lease_release_all('held-by')},
 	release_orphan => q{SELECT lease_release('orphan', 'orphan-of')},
 	purge => q{SELECT lease_purge()},
@@ -70,11 +79,20 @@ my $expected = <<'TABLE';
                 postgres owner alice ordinary member lazy monitor stats lazy_stats admin
 acquire         t        t     t     t        t      t    t       t     t          t
 acquire_wait    t        t     t     t        t      t    t       t     t          t
+shared          t        t     t     t        t      t    t       t     t          t
+permit          t        t     t     t        t      t    t       t     t          t
+all             t        t     t     t        t      t    t       t     t          t
+any             own      own   own   own      own    own  own     own   own        own
+request         t        t     t     t        t      t    t       t     t          t
+blocked_by      held-by  -     held-by -      held-by -   held-by held-by -        -
 renew_own       t        t     t     t        t      t    t       t     t          t
 release_own     t        t     t     t        t      t    t       t     t          t
 token           t        t     t     t        t      t    t       t     t          t
 renew           t        !     t     !        t      !    !       !     !          !
 release         t        !     t     !        t      !    !       !     !          !
+assert          t        !     t     !        t      !    !       !     !          !
+transfer        t        !     t     !        t      !    !       !     !          !
+break           t        t     !     !        !      !    !       !     !          t
 release_all     1        0     1     0        1      0    0       0     0          0
 release_orphan  t        !     !     !        !      !    !       !     !          !
 purge           0        0     !     !        !      !    !       !     !          0
@@ -114,7 +132,7 @@ is($node->safe_psql('postgres', q{
 		SELECT string_agg(DISTINCT proname, ' ' ORDER BY proname) FROM pg_proc AS p JOIN pg_depend AS d ON d.objid = p.oid AND d.deptype = 'e'
 		WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lease_lock') AND d.classid = 'pg_proc'::regclass
 			AND NOT has_function_privilege('public', p.oid, 'EXECUTE')}),
-	'lease_purge lease_stats_reset', 'what is not for everybody');
+	'lease_break lease_purge lease_stats_reset', 'what is not for everybody');
 
 # CALL cannot be in a transaction block.
 foreach my $role (@roles)
