@@ -104,7 +104,7 @@ foreach (split /\n/, $yaml)
 	$metric{$_} = lc $usage foreach grep { $metric{$_} eq '' } keys %metric;
 }
 delete $metric{$_} foreach grep { $metric{$_} eq 'label' } keys %metric;
-is(scalar keys %metric, 17, 'the file has seventeen metrics');
+is(scalar keys %metric, 18, 'the file has eighteen metrics');
 like($metrics, qr/^# HELP \Q$_\E \S.*\n# TYPE \Q$_\E $metric{$_}$/m, "metric: $_") foreach sort keys %metric;
 
 # values
