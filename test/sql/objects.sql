@@ -23,4 +23,4 @@ WHERE grantee = 'PUBLIC' AND table_name LIKE 'lease\_%' ORDER BY table_name;
 
 -- settings, once the library is loaded; those of the server's start are known only when it is preloaded
 SELECT lease_token('any', 'one');
-SELECT name, setting, unit, context, vartype, min_val, max_val, boot_val FROM pg_settings WHERE name LIKE 'lease\_lock.%' AND context <> 'postmaster' ORDER BY name;
+SELECT name, unit, context, vartype, min_val, max_val, boot_val FROM pg_settings WHERE name LIKE 'lease\_lock.%' AND context <> 'postmaster' ORDER BY name;
