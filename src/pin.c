@@ -29,7 +29,7 @@
 #include "lease_lock.h"
 
 /* Bytes that may be spent on one transaction's pins. */
-#define MAX_PIN_MEMORY	(16 * 1024 * 1024)
+#define MAX_PIN_MEMORY	((Size) 16 * 1024 * 1024)
 
 typedef struct Pin
 {

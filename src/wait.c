@@ -313,6 +313,8 @@ append(Waiter *waiter)
 static void
 take_out(Waiter *waiter)
 {
+	Assert(queue != NULL);
+
 	if (waiter->previous == NOBODY)
 		queue->first = waiter->next;
 	else
@@ -507,6 +509,7 @@ wake_first_waiters(bool committed)
 		if (has_to_wake)
 			to_wake[nwake++] = waiter;
 	}
+	Assert(queue != NULL);
 	for (Waiter *waiter = waiter_at(queue->first); waiter != NULL; waiter = waiter_at(waiter->next))
 		if (waiter->database == MyDatabaseId && waiter->nresources > MAX_HASHES)
 			wake(waiter);

@@ -61,7 +61,7 @@
 #define LONGEST_VISIT		(15 * USECS_PER_SEC)
 
 /* How often to look for an extension where no lease is ever granted. */
-#define ABSENT_INTERVAL		(10 * SECS_PER_MINUTE * USECS_PER_SEC)
+#define ABSENT_INTERVAL		(USECS_PER_SEC * SECS_PER_MINUTE * 10)
 
 /* The longest that visits which cannot connect are put off. */
 #define FAILED_INTERVAL		(SECS_PER_HOUR * USECS_PER_SEC)
