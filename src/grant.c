@@ -72,18 +72,32 @@ refused_queue(void)
 	return (GrantOutcome) {.result = REFUSED_QUEUE, .held_until = DT_NOEND};
 }
 
-/* Slots are in the way, and nothing changes before the time given. */
+/* Another grant to the same owner is under way, and wins. */
 static GrantOutcome
-refused_by_slots(const SlotSurvey *survey, TimestampTz look_at)
+refused_by_name(void)
 {
-	if (survey->last_free_at == DT_NOBEGIN)
-		return refused_by_transaction(survey->busy);	/* all of them open */
-	return (GrantOutcome) {
+	return (GrantOutcome) {.result = REFUSED_BUSY, .held_until = DT_NOEND, .name_in_use = true};
+}
+
+/*
+ * Slots are in the way: of an exclusive lease all of them, and so any open
+ * transaction that has one is worth waiting for; of the others any of them, and
+ * then only a single one leaves no choice what to wait for.
+ */
+static GrantOutcome
+refused_by_slots(const LeaseRequest *request, const SlotSurvey *survey)
+{
+	GrantOutcome outcome = {
 		.result = REFUSED_HELD,
-		.held_until = look_at,
+		.held_until = request->mode == MODE_EXCLUSIVE ? survey->last_free_at : survey->first_free_at,
+		.busy = survey->busy,
 		.blocked_by = survey->holder,
 		.blocked_role = survey->holder_role
 	};
+
+	if (TransactionIdIsValid(survey->busy.xid) && (request->mode == MODE_EXCLUSIVE || survey->taken == 1))
+		outcome.result = REFUSED_BUSY;
+	return outcome;
 }
 
 /* Fill in a lease that is granted now. The last lock is held. */
@@ -199,7 +213,7 @@ slots_refuse(LeaseStore *store, SlotCheck *check)
 
 	check->nexpired = list_length(survey.expired);
 	if (survey.taken > 0)
-		check->refused = refused_by_slots(&survey, survey.last_free_at);
+		check->refused = refused_by_slots(check->request, &survey);
 	else
 	{
 		pinned = find_pinned_slot(store, check->request->resource, survey.expired);
@@ -268,7 +282,7 @@ try_exclusive(LeaseStore *store, const LeaseRequest *request)
 				continue;
 
 			if (!store_slots_unchanged(store))
-				store_probe_gate(store, request->resource);
+				store->has_slots = store_used_slots(store, request->resource);
 			if (store->has_slots)
 			{
 				if (slots_refuse(store, &check))
@@ -312,13 +326,6 @@ insert_gate(LeaseStore *store, const LeaseRequest *request)
 	return store_insert(store, &gate, keep_always, NULL);
 }
 
-/* Is the gate that the probe met only being inserted, with nobody in it? */
-static bool
-is_new_gate(LeaseStore *store, const text *resource)
-{
-	return store->lease.owner == NULL && !store_fetch(store, resource, GATE_SLOT);
-}
-
 /* InsertCheck of a slot whose gate was not committed: is it still in nobody's way? */
 static bool
 gate_appeared(LeaseStore *store, void *arg)
@@ -328,32 +335,48 @@ gate_appeared(LeaseStore *store, void *arg)
 	switch (store_probe(store, lease->resource, GATE_SLOT))
 	{
 		case PROBE_ABSENT:
-			return false;		/* who inserts one looks at the slots then */
+			/* Who inserts one looks at the slots then; but it may be one that just moved. */
+			return store_fetch(store, lease->resource, GATE_SLOT);
 		case PROBE_BUSY:
-			return !is_new_gate(store, lease->resource);
+			return !store_gate_is_new(store, lease->resource);
 		case PROBE_FOUND:
 			break;
 	}
-	return store->lease.token > lease->token || !is_free(&store->lease, clock_now()) ||
+
+	/* One that had an owner may be pinned, for which there is no time now. */
+	return store->lease.token > lease->token || store->lease.owner != NULL ||
+		!is_free(&store->lease, clock_now()) ||
 		store_lock_row(store, LockTupleKeyShare, LockWaitSkip) != ROW_LOCKED;
 }
+
+/* The gate, and what the slots tell about it. */
+typedef struct Gate
+{
+	ProbeResult found;
+	int64		last_token;		/* of all slots */
+} Gate;
 
 /*
  * Pass the gate, as the probe has just found it, on the way to a slot; false
  * when that fails. What is in refused is then why, unless it is to look again.
  */
 static bool
-pass_gate(LeaseStore *store, const LeaseRequest *request, ProbeResult found, GrantOutcome *refused)
+pass_gate(LeaseStore *store, const LeaseRequest *request, const Gate *gate, GrantOutcome *refused)
 {
 	RowLockResult locked;
 
-	if (found == PROBE_BUSY)
+	if (gate->found == PROBE_BUSY)
 		return true;			/* a new gate: see gate_appeared() */
-	if (found == PROBE_ABSENT)
+	if (gate->found == PROBE_ABSENT)
 		return insert_gate(store, request);
 
-	/* Who held it exclusively until it expired may pin it. */
+	/*
+	 * Who held it exclusively until it expired may pin it. That was not so if
+	 * somebody was granted a slot since, and cannot have begun then; but whoever
+	 * that was may have locked the gate, and must not be taken for a pin.
+	 */
 	if (store_probe(store, request->resource, GATE_SLOT) == PROBE_FOUND && store->lease.owner != NULL &&
+		gate->last_token < store->lease.token &&
 		find_pinned_slot(store, request->resource, list_make1_int(GATE_SLOT)) >= 0)
 	{
 		*refused = refused_by_row_lock(GATE_SLOT, LockTupleExclusive);
@@ -362,6 +385,10 @@ pass_gate(LeaseStore *store, const LeaseRequest *request, ProbeResult found, Gra
 
 	if (store_probe(store, request->resource, GATE_SLOT) != PROBE_FOUND)
 		return false;
+
+	/* Nobody else can lock one of our own; and unlocked, others know that it is new. */
+	if (store_row_is_ours(store))
+		return is_free(&store->lease, clock_now());
 	locked = store_lock_row(store, LockTupleKeyShare, LockWaitSkip);
 	if (locked == ROW_BUSY)
 		*refused = refused_by_row_lock(GATE_SLOT, LockTupleKeyShare);
@@ -417,25 +444,26 @@ take_slot(LeaseStore *store, const LeaseRequest *request, int16 slot, ProbeResul
  */
 static int
 choose_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avoid,
-			ProbeResult *gate, GrantOutcome *outcome)
+			Gate *gate, GrantOutcome *outcome)
 {
 	BusyRow		gate_maker;
 	SlotSurvey	survey;
 
-	*gate = store_probe(store, request->resource, GATE_SLOT);
+	gate->found = store_probe(store, request->resource, GATE_SLOT);
 	gate_maker = store->busy;
-	if (*gate == PROBE_FOUND && !is_free(&store->lease, clock_now()))
+	if (gate->found == PROBE_FOUND && !is_free(&store->lease, clock_now()))
 	{
 		*outcome = refused_held(request, &store->lease);
 		return 0;
 	}
-	if (*gate == PROBE_BUSY && !is_new_gate(store, request->resource))
+	if (gate->found == PROBE_BUSY && !store_gate_is_new(store, request->resource))
 	{
 		*outcome = refused_by_transaction(gate_maker);
 		return 0;
 	}
 
 	survey = survey_slots(store, request, avoid);
+	gate->last_token = survey.last_token;
 	if (survey.own_slot > 0)
 	{
 		if (store_probe(store, request->resource, survey.own_slot) == PROBE_BUSY)
@@ -446,8 +474,8 @@ choose_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avo
 	else if (survey.free_slot == 0 && TransactionIdIsValid(survey.purger.xid))
 		*outcome = refused_by_transaction(survey.purger);
 	else if (survey.taken >= request->permits)
-		*outcome = refused_by_slots(&survey, survey.first_free_at);
-	else if (survey.free_slot == 0 && *gate == PROBE_BUSY)
+		*outcome = refused_by_slots(request, &survey);
+	else if (survey.free_slot == 0 && gate->found == PROBE_BUSY)
 		*outcome = refused_by_transaction(gate_maker);
 	else if (survey.free_slot == 0)
 		*outcome = refused_by_row_lock(bms_next_member(avoid, -1), LockTupleExclusive);
@@ -467,7 +495,7 @@ try_named_slot(LeaseStore *store, const LeaseRequest *request)
 
 	for (;;)
 	{
-		ProbeResult gate;
+		Gate		gate;
 		int			slot = choose_slot(store, request, avoid, &gate, &outcome);
 		Lease		lease;
 		const Lease *former;
@@ -476,14 +504,14 @@ try_named_slot(LeaseStore *store, const LeaseRequest *request)
 
 		if (slot == 0)
 			return outcome;
-		if (!pass_gate(store, request, gate, &outcome))
+		if (!pass_gate(store, request, &gate, &outcome))
 		{
 			if (outcome.result == REFUSED_BUSY)
 				return outcome;
 			continue;
 		}
 
-		switch (take_slot(store, request, slot, gate, &lease, &former))
+		switch (take_slot(store, request, slot, gate.found, &lease, &former))
 		{
 			case SLOT_TAKEN:
 				/* Whoever waits next may have another slot. */
@@ -505,13 +533,13 @@ try_named_slot(LeaseStore *store, const LeaseRequest *request)
 static GrantOutcome
 try_slot(LeaseStore *store, const LeaseRequest *request)
 {
-	ProbeResult gate;
+	Gate		gate;
 	GrantOutcome outcome;
 
 	if (choose_slot(store, request, NULL, &gate, &outcome) == 0)
 		return outcome;
 	if (!claim_name(request))
-		return refused_queue();
+		return refused_by_name();
 
 	outcome = try_named_slot(store, request);
 	if (outcome.result != GRANTED)
@@ -582,12 +610,17 @@ wait_for_transaction(const LeaseRequest *request, const GrantOutcome *outcome)
 		store_wait(outcome->busy);
 		return;
 	}
+	if (outcome->name_in_use)
+	{
+		wait_for_name(request);
+		return;
+	}
 
 	if (needs_snapshot)
 		PushActiveSnapshot(GetTransactionSnapshot());
 	store = store_open(RowExclusiveLock);
 	if (store_fetch(store, request->resource, outcome->locked_slot) &&
-		!is_held(&store->lease, clock_now()))
+		(!is_held(&store->lease, clock_now()) || is_owner(&store->lease, request->owner)))
 		store_lock_row(store, outcome->lock_mode, LockWaitBlock);
 	store_close(store);
 	if (needs_snapshot)

@@ -94,6 +94,7 @@ typedef struct LeaseStore
 	bool		written;
 	bool		has_slots;		/* did the last look at the gate meet rows of other slots? */
 	uint64		transactions_ended; /* at that look */
+	TupleTableSlot *glance;		/* to look at other rows meanwhile; made when needed */
 	BusyRow		busy;			/* what the probe met, if that */
 	TupleTableSlot *row;
 	Lease		lease;
@@ -152,6 +153,9 @@ extern void store_forget_row(LeaseStore *store);
 extern ProbeResult store_probe(LeaseStore *store, const text *resource, int16 slot);
 extern ProbeResult store_probe_gate(LeaseStore *store, const text *resource);
 extern bool store_slots_unchanged(LeaseStore *store);
+extern bool store_used_slots(LeaseStore *store, const text *resource);
+extern bool store_gate_is_new(LeaseStore *store, const text *resource);
+extern bool store_row_is_ours(LeaseStore *store);
 extern void store_visit_slots(LeaseStore *store, const text *resource, SlotVisitor visit, void *arg);
 extern bool store_fetch(LeaseStore *store, const text *resource, int16 slot);
 extern void store_wait(BusyRow busy);
@@ -196,8 +200,9 @@ typedef struct GrantOutcome
 	int64		token;			/* GRANTED */
 	TimestampTz expires_at;
 	TimestampTz held_until;		/* REFUSED_HELD: when to look again, else DT_NOEND */
-	BusyRow		busy;			/* REFUSED_BUSY: whom to wait for, */
-	int16		locked_slot;	/* or, without xid, whose row to wait for */
+	BusyRow		busy;			/* REFUSED_BUSY: whom to wait for; */
+	bool		name_in_use;	/* or, without xid, another grant to the same owner; */
+	int16		locked_slot;	/* or whose row to wait for, */
 	LockTupleMode lock_mode;	/* to get this lock on it */
 	text	   *blocked_by;		/* owner, when asked to explain */
 	Oid			blocked_role;
@@ -209,6 +214,7 @@ typedef struct SlotSurvey
 	int			taken;			/* slots that somebody has */
 	int			own_slot;		/* where the owner has a lease; 0: nowhere */
 	int			free_slot;		/* to take; 0: none */
+	int64		last_token;		/* highest that is to be seen in any slot */
 	List	   *expired;		/* int list: slots whose owner may still pin them */
 	TimestampTz first_free_at;	/* of the taken ones */
 	TimestampTz last_free_at;
@@ -249,6 +255,7 @@ is_free(const Lease *lease, TimestampTz now)
 extern SlotSurvey survey_slots(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avoid);
 extern int	find_pinned_slot(LeaseStore *store, const text *resource, const List *slots);
 extern bool claim_name(const LeaseRequest *request);
+extern void wait_for_name(const LeaseRequest *request);
 extern void give_up_name(const LeaseRequest *request);
 
 /* grant.c: who gets a lease */

@@ -104,6 +104,7 @@ look_at_slot(const Lease *lease, const BusyRow *busy, void *arg)
 	Search	   *search = arg;
 	SlotSurvey *survey = &search->survey;
 
+	survey->last_token = Max(survey->last_token, lease->token);
 	if (lease->slot != search->last_slot)
 	{
 		offer_unused(search, lease->slot + 1, search->last_slot - 1);
@@ -261,6 +262,15 @@ claim_name(const LeaseRequest *request)
 	LOCKTAG		tag = name_tag(request);
 
 	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/* Wait until nobody else has the name. To be called in a subtransaction: leaves a lock. */
+void
+wait_for_name(const LeaseRequest *request)
+{
+	LOCKTAG		tag = name_tag(request);
+
+	LockAcquire(&tag, ShareLock, false, false);
 }
 
 void

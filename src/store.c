@@ -292,6 +292,8 @@ store_close(LeaseStore *store)
 		UnregisterSnapshot(store->scan_snapshot);
 	}
 	ExecDropSingleTupleTableSlot(store->row);
+	if (store->glance != NULL)
+		ExecDropSingleTupleTableSlot(store->glance);
 	index_close(store->primary_key, unlock);
 	table_close(store->table, unlock);
 	pfree(store);
@@ -456,16 +458,88 @@ store_probe_gate(LeaseStore *store, const text *resource)
 	return result;
 }
 
+/* Did our own transaction write the row that the store stands on? */
+bool
+store_row_is_ours(LeaseStore *store)
+{
+	bool		isnull;
+	Datum		xmin = slot_getsysattr(store->row, MinTransactionIdAttributeNumber, &isnull);
+
+	return TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
+}
+
 /*
  * Is has_slots still true, now that the gate is locked? Who takes a slot has
  * the gate locked until its transaction ends; if none has ended since
- * the look, nobody can have come and gone in between.
+ * the look, nobody can have come and gone in between. A gate that we
+ * inserted is passed without a lock, and tells nothing.
  */
 bool
 store_slots_unchanged(LeaseStore *store)
 {
 	pg_read_barrier();
-	return store->transactions_ended == TransamVariables->xactCompletionCount;
+	return store->transactions_ended == TransamVariables->xactCompletionCount && !store_row_is_ours(store);
+}
+
+/* Get a place for rows to look at, so that the store need not leave its own. */
+static TupleTableSlot *
+glance_slot(LeaseStore *store)
+{
+	if (store->glance == NULL)
+		store->glance = table_slot_create(store->table, NULL);
+	return store->glance;
+}
+
+/*
+ * Is there a row of another slot than the gate, or was there one? What is
+ * being replaced can hide from a dirty snapshot, but not from this look: no
+ * version that was there since the statement began has been removed.
+ * The store stays where it stands.
+ */
+bool
+store_used_slots(LeaseStore *store, const text *resource)
+{
+	TupleTableSlot *row = glance_slot(store);
+	IndexScanDesc scan = begin_resource_scan(store, SnapshotAny, resource);
+	bool		used = false;
+	bool		isnull;
+
+	if (index_getnext_slot(scan, BackwardScanDirection, row))
+		used = DatumGetInt16(slot_getattr(row, Anum_slot, &isnull)) != GATE_SLOT;
+	ExecClearTuple(row);
+	index_endscan(scan);
+	return used;
+}
+
+/*
+ * Is the gate only being inserted, with nobody in it, by a transaction that has
+ * not touched it since? Not even locked it: that comes before everything
+ * else that it may do with it. Asks for all versions, since a savepoint may
+ * bring back any of them. The store stays where it stands.
+ */
+bool
+store_gate_is_new(LeaseStore *store, const text *resource)
+{
+	TupleTableSlot *row = glance_slot(store);
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	bool		is_new = true;
+
+	InitDirtySnapshot(dirty);
+	scan = begin_key_scan(store, &dirty, resource, GATE_SLOT);
+	while (is_new && index_getnext_slot(scan, BackwardScanDirection, row))
+	{
+		bool		no_owner;
+		bool		isnull;
+		Datum		xmax = slot_getsysattr(row, MaxTransactionIdAttributeNumber, &isnull);
+
+		slot_getattr(row, Anum_owner, &no_owner);
+		is_new = TransactionIdIsValid(dirty.xmin) && no_owner &&
+			!TransactionIdIsValid(DatumGetTransactionId(xmax));
+	}
+	ExecClearTuple(row);
+	index_endscan(scan);
+	return is_new;
 }
 
 /* Older versions of a slot to step over, before it is cheaper to look for the next slot. */
@@ -755,7 +829,8 @@ close_indexes(IndexWriter *writer)
 
 /*
  * Was the resource granted to somebody else with a higher token, and all of
- * it removed again, between our token and our row? What was there since the
+ * it removed again, between our token and our row? For an exclusive lease
+ * it does not matter which slot that was. What was there since the
  * statement began is dead by now but cannot have been vacuumed away.
  *
  * Looks at all slots, and so finds out by the way whether there are others.
@@ -772,7 +847,7 @@ overtaken(LeaseStore *store, const Lease *lease, ItemPointer own_row)
 		read_row(store);
 		if (store->lease.slot != GATE_SLOT)
 			store->has_slots = true;
-		if (store->lease.slot == lease->slot)
+		if (store->lease.slot == lease->slot || (lease->slot == GATE_SLOT && lease->owner != NULL))
 			found = !ItemPointerEquals(&store->row->tts_tid, own_row) &&
 				store->lease.token > lease->token;
 	}
