@@ -110,7 +110,11 @@ look_at_slot(const Lease *lease, const BusyRow *busy, void *arg)
 		search->last_slot = lease->slot;
 		search->last_was_taken = false;
 	}
-	else if (search->last_was_taken)
+
+	/* Whatever an open transaction does to the owner's lease may be undone. */
+	if (busy != NULL && is_owner(lease, search->request->owner))
+		survey->own_slot = lease->slot;
+	if (search->last_was_taken)
 		return;
 
 	if (busy == NULL && is_free(lease, search->now))
