@@ -414,10 +414,18 @@ choose_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avo
 	survey = survey_slots(store, request, avoid);
 	if (survey.own_slot > 0)
 	{
-		if (store_probe(store, request->resource, survey.own_slot) == PROBE_BUSY)
-			*outcome = refused_by_transaction(store->busy);
-		else
-			*outcome = try_again(store, request);
+		switch (store_probe(store, request->resource, survey.own_slot))
+		{
+			case PROBE_ABSENT:
+				*outcome = refused_queue(); /* lost in this moment: look again */
+				break;
+			case PROBE_BUSY:
+				*outcome = refused_by_transaction(store->busy);
+				break;
+			case PROBE_FOUND:
+				*outcome = try_again(store, request);
+				break;
+		}
 	}
 	else if (survey.taken >= request->permits)
 		*outcome = refused_by_slots(&survey, survey.first_free_at);

@@ -199,8 +199,11 @@ search_pin(void *arg)
 
 	foreach(cell, search->slots)
 	{
-		if (store_probe(search->store, search->resource, lfirst_int(cell)) == PROBE_BUSY ||
-			store_lock_row(search->store, LockTupleExclusive, LockWaitSkip) == ROW_BUSY)
+		ProbeResult found = store_probe(search->store, search->resource, lfirst_int(cell));
+
+		if (found == PROBE_BUSY ||
+			(found == PROBE_FOUND &&
+			 store_lock_row(search->store, LockTupleExclusive, LockWaitSkip) == ROW_BUSY))
 		{
 			search->pinned = lfirst_int(cell);
 			break;
