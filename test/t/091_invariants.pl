@@ -51,12 +51,12 @@ foreach my $wait ('0', '20 ms')
 		CREATE FUNCTION claim(me text) RETURNS void LANGUAGE plpgsql AS $$
 		DECLARE
 			next text[] := ARRAY(SELECT 'item:' || i.id FROM item AS i WHERE claimed_by IS NULL ORDER BY i.id LIMIT 20);
-			item text;
+			got text;
 		BEGIN
 			IF next <> '{}' THEN
-				item := lease_acquire_any(next, '1 h', me);
-				INSERT INTO claimed SELECT substr(item, 6)::int WHERE item IS NOT NULL;
-				UPDATE item SET claimed_by = me WHERE id = substr(item, 6)::int;
+				got := lease_acquire_any(next, '1 h', me);
+				INSERT INTO claimed SELECT substr(got, 6)::int WHERE got IS NOT NULL;
+				UPDATE item SET claimed_by = me WHERE id = substr(got, 6)::int;
 			END IF;
 		END $$;
 	});
