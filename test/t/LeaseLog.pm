@@ -43,8 +43,10 @@ CREATE FUNCTION note_ended(r text, given_back_at timestamptz) RETURNS void LANGU
 	ON CONFLICT (token) DO UPDATE SET free_at = EXCLUDED.free_at;	-- was kept, and then broken
 $$;
 
+-- Exclusive leases that our transaction got.
 CREATE FUNCTION own_grants(resources text[], o text) RETURNS bigint LANGUAGE sql AS $$
-	SELECT count(*) FROM lease_lock WHERE resource = ANY (resources) AND owner = o AND xid = pg_current_xact_id();
+	SELECT count(*) FROM lease_lock
+	WHERE resource = ANY (resources) AND slot = 0 AND owner = o AND xid = pg_current_xact_id();
 $$;
 
 CREATE FUNCTION one_of(VARIADIC list text[]) RETURNS text LANGUAGE sql AS $$
