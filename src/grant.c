@@ -466,10 +466,18 @@ choose_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avo
 	gate->last_token = survey.last_token;
 	if (survey.own_slot > 0)
 	{
-		if (store_probe(store, request->resource, survey.own_slot) == PROBE_BUSY)
-			*outcome = refused_by_transaction(store->busy);
-		else
-			*outcome = try_again(store, request);
+		switch (store_probe(store, request->resource, survey.own_slot))
+		{
+			case PROBE_ABSENT:
+				*outcome = refused_queue(); /* lost in this moment: look again */
+				break;
+			case PROBE_BUSY:
+				*outcome = refused_by_transaction(store->busy);
+				break;
+			case PROBE_FOUND:
+				*outcome = try_again(store, request);
+				break;
+		}
 	}
 	else if (survey.free_slot == 0 && TransactionIdIsValid(survey.purger.xid))
 		*outcome = refused_by_transaction(survey.purger);

@@ -111,7 +111,11 @@ look_at_slot(const Lease *lease, const BusyRow *busy, void *arg)
 		search->last_slot = lease->slot;
 		search->last_was_taken = false;
 	}
-	else if (search->last_was_taken)
+
+	/* Whatever an open transaction does to the owner's lease may be undone. */
+	if (busy != NULL && is_owner(lease, search->request->owner))
+		survey->own_slot = lease->slot;
+	if (search->last_was_taken)
 		return;
 
 	if (busy == NULL && is_free(lease, search->now))
@@ -202,8 +206,11 @@ search_pin(void *arg)
 
 	foreach(cell, search->slots)
 	{
-		if (store_probe(search->store, search->resource, lfirst_int(cell)) == PROBE_BUSY ||
-			store_lock_row(search->store, LockTupleExclusive, LockWaitSkip) == ROW_BUSY)
+		ProbeResult found = store_probe(search->store, search->resource, lfirst_int(cell));
+
+		if (found == PROBE_BUSY ||
+			(found == PROBE_FOUND &&
+			 store_lock_row(search->store, LockTupleExclusive, LockWaitSkip) == ROW_BUSY))
 		{
 			search->pinned = lfirst_int(cell);
 			break;

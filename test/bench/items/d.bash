@@ -1,0 +1,44 @@
+# The first write to a page after a checkpoint logs the whole page. That is no
+# matter of the table's size but of how long ago the checkpoint was, and would
+# hit every write to the large table and none to the small one.
+touch_pages="UPDATE lease_lock SET granted_at = granted_at
+	FROM generate_series(0, pg_relation_size('lease_lock') / 8192 - 1) AS page
+	WHERE lease_lock.ctid = format('(%s,1)', page)::tid"
+
+# A large table against a small one.
+item_d()
+{
+	local round mode session size database half
+
+	echo "(d) $rows leases against $small_rows" >&2
+	create_database lease_bench_small "$small_rows"
+	create_database lease_bench_large "$rows"
+	sql lease_bench_large -c CHECKPOINT -c "$touch_pages"
+	for mode in durable fast; do
+		session=${!mode}
+		for ((round = 0; round < rounds; round++)); do
+			for size in small large; do
+				database=lease_bench_$size
+				half=$(($([ $size = small ] && echo "$small_rows" || echo "$rows") / 2))
+				measure "d pair $size $mode" "$database" pair_lease 1 "$session" -D resources="$half"
+				measure "d try $size $mode" "$database" try_random 1 "$session" -D resources="$half"
+			done
+		done
+	done
+	large_size=$(sql lease_bench_large -c "SELECT pg_size_pretty(pg_total_relation_size('lease_lock'))")
+	expect 'nothing was taken over' lease_bench_large "SELECT count(*) = $((rows / 2)) FROM lease_lock WHERE owner = 'somebody else'"
+}
+
+report_d()
+{
+	local mode kind
+
+	printf '\n### (d) A table of %s leases (%s) against one of %s, per second, 1 client\n' "$rows" "$large_size" "$small_rows"
+	header mode 'of what' "$small_rows leases" "$rows leases" 'cost, large / small'
+	for mode in durable fast; do
+		for kind in pair try; do
+			row "${mode/fast/not durable}" "${kind/try/refused try}" "$(cell "d $kind small $mode")" \
+				"$(cell "d $kind large $mode")" "$(ratio "d $kind small $mode" "d $kind large $mode")"
+		done
+	done
+}

@@ -1,0 +1,74 @@
+# 16 sessions that take, share, extend, hand over, give back, break and undo
+# leases of all kinds on a few resources, with and without waiting: what each
+# promises holds for the log of all that was committed.
+#
+# INVARIANT_SECONDS=n makes each of the runs that long.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseLog;
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WaitTest;
+
+my $seconds = $ENV{INVARIANT_SECONDS} // 6;
+my $node = start_waiting_node('invariants', <<'CONF');
+fsync = off
+synchronous_commit = off
+deadlock_timeout = 50ms
+lease_lock.purge_after = 0
+CONF
+
+# A step that hangs is an error, too.
+my $options = '-c statement_timeout=60s';
+
+set_up_log($node);
+foreach my $wait ('0', '20 ms')
+{
+	local $ENV{PGOPTIONS} = $options;
+
+	run_sessions($node, "wait $wait", $seconds, $wait);
+	check_log($node, "wait $wait");
+	nothing_left($node, "wait $wait");
+}
+
+# The next free one of many, by all sessions at once: the primary key would not
+# take one twice.
+{
+	local $ENV{PGOPTIONS} = $options;
+
+	# Whose list is old gets none of it.
+	$node->safe_psql('postgres', q{
+		CREATE TABLE item (id int PRIMARY KEY, claimed_by text);
+		CREATE TABLE claimed (id int PRIMARY KEY);
+		INSERT INTO item SELECT generate_series(1, 1600);
+
+		CREATE FUNCTION claim(me text) RETURNS void LANGUAGE plpgsql AS $$
+		DECLARE
+			next text[] := ARRAY(SELECT 'item:' || i.id FROM item AS i WHERE claimed_by IS NULL ORDER BY i.id LIMIT 20);
+			got text;
+		BEGIN
+			IF next <> '{}' THEN
+				got := lease_acquire_any(next, '1 h', me);
+				INSERT INTO claimed SELECT substr(got, 6)::int WHERE got IS NOT NULL;
+				UPDATE item SET claimed_by = me WHERE id = substr(got, 6)::int;
+			END IF;
+		END $$;
+	});
+	$node->pgbench('--no-vacuum --client=16 --jobs=2 --transactions=130', 0,
+		[qr/processed: 2080\/2080\n/], [qr/^$/], '16 sessions that claim the next free item',
+		{ 'claim' => q{SELECT claim('c' || :client_id)} });
+	my ($claimed, $updated) = split /\|/, $node->safe_psql('postgres', q{
+		SELECT (SELECT count(*) FROM claimed), (SELECT count(claimed_by) FROM item)});
+
+	cmp_ok($claimed, '>', 1000, 'items were claimed');
+	is($updated, $claimed, 'each by one session');
+}
+
+$node->stop;
+done_testing();

@@ -1,0 +1,291 @@
+# Many sessions that do everything to a few resources, and a log of it that is
+# written by the same transactions. So what was undone is not in the log, and
+# what is in the log must keep the promises, whatever order things came in.
+package LeaseLog;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw(set_up_log run_sessions check_log);
+
+my $functions = q{
+-- Leases, and what became of them. Until when a lease keeps others out is what
+-- the lock table says, so that the log depends on no clock but the leases' own.
+CREATE TABLE granted (token bigint PRIMARY KEY, resource text, slot int, mode "char", permits int, owner text,
+	granted_at timestamptz, expires_at timestamptz, lock_delay interval, transferred boolean);
+CREATE TABLE extended (token bigint, expires_at timestamptz);
+CREATE TABLE ended (token bigint PRIMARY KEY, given_back_at timestamptz, free_at timestamptz);
+CREATE TABLE tried (what text, done boolean);
+
+CREATE FUNCTION note_granted(resources text[], o text, permits int, transferred boolean DEFAULT false) RETURNS void
+LANGUAGE sql AS $$
+	INSERT INTO granted SELECT token, resource, slot, mode, CASE mode WHEN 'p' THEN permits END, owner, granted_at, expires_at,
+		lock_delay * interval '1 microsecond', transferred
+	FROM lease_lock WHERE resource = ANY (resources) AND owner = o AND xid = pg_current_xact_id()
+	ON CONFLICT DO NOTHING;
+$$;
+
+CREATE FUNCTION note_extended(r text, o text) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO extended SELECT token, expires_at FROM lease_lock
+	WHERE resource = r AND owner = o AND xmin = pg_current_xact_id()::xid;
+$$;
+
+-- What our transaction released, which others get when it has committed. Without
+-- a resource: whatever it was.
+CREATE FUNCTION note_ended(r text, given_back_at timestamptz) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO ended SELECT token, given_back_at, expires_at FROM lease_lock
+	WHERE (r IS NULL OR resource = r) AND owner IS NULL AND xmin = pg_current_xact_id()::xid
+	ON CONFLICT (token) DO UPDATE SET free_at = EXCLUDED.free_at;	-- was kept, and then broken
+$$;
+
+-- Exclusive leases that our transaction got.
+CREATE FUNCTION own_grants(resources text[], o text) RETURNS bigint LANGUAGE sql AS $$
+	SELECT count(*) FROM lease_lock
+	WHERE resource = ANY (resources) AND slot = 0 AND owner = o AND xid = pg_current_xact_id();
+$$;
+
+CREATE FUNCTION one_of(VARIADIC list text[]) RETURNS text LANGUAGE sql AS $$
+	SELECT list[1 + floor(random() * cardinality(list))::int];
+$$;
+
+-- Some are always the same, others nobody has ever heard of, and all sessions
+-- hear of them at once.
+CREATE FUNCTION some_resource(kind text) RETURNS text LANGUAGE sql AS $$
+	SELECT kind || CASE WHEN random() < 0.3 THEN '.' || floor(extract(epoch FROM clock_timestamp()) * 50) ELSE '' END;
+$$;
+
+-- Do one thing to some resource. What kind it is says what leases there are on
+-- it: only exclusive ones; shared; 2 permits; everything.
+CREATE FUNCTION act(wait interval) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	kind text := one_of('only', 'shared', 'permits', 'mixed');
+	r text := some_resource(kind);
+	o text := one_of('a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j');
+	ttl interval := CASE WHEN random() < 0.3 THEN interval '1 h' ELSE random() * interval '4 ms' END + interval '1 us';
+	what text := one_of('get', 'get', 'get', 'get', 'get', 'get', 'get', 'all', 'any', 'give', 'give', 'give', 'give', 'give all',
+		'extend', 'hand over', 'break', 'purge');
+	mode text := CASE kind
+		WHEN 'only' THEN 'exclusive'
+		WHEN 'shared' THEN one_of('shared', 'shared', 'shared', 'exclusive')
+		WHEN 'permits' THEN one_of('permit', 'permit', 'permit', 'exclusive')
+		ELSE one_of('shared', 'permit', 'permit', 'exclusive') END;
+	permits int := CASE WHEN mode = 'permit' THEN CASE kind WHEN 'permits' THEN 2 ELSE 1 + floor(random() * 4) END END;
+	resources text[];
+	got text;
+	done boolean;
+	token bigint;
+	before bigint;
+	begun timestamptz;
+BEGIN
+	IF what NOT IN ('get', 'all', 'any') THEN
+		-- of somebody who has one, as far as we know
+		SELECT l.owner, l.resource INTO o, r FROM lease_lock AS l WHERE owner IS NOT NULL AND (l.resource = kind OR random() < 0.2)
+			ORDER BY random() LIMIT 1;
+		IF NOT FOUND THEN
+			RETURN;
+		END IF;
+	END IF;
+
+	begun := clock_timestamp();
+	CASE what
+	WHEN 'get' THEN
+		IF random() < 0.5 THEN
+			done := CASE mode WHEN 'exclusive' THEN lease_acquire(r, ttl, o, wait)
+				WHEN 'shared' THEN lease_acquire_shared(r, ttl, o, wait)
+				ELSE lease_acquire_permit(r, permits, ttl, o, wait) END;
+		ELSE
+			SELECT q.granted, q.token INTO done, token
+				FROM lease_request(r, ttl, o, wait, mode, permits, reentrant => random() < 0.5,
+					min_hold => CASE WHEN random() < 0.2 THEN least(ttl, interval '2 ms') END,
+					lock_delay => CASE WHEN random() < 0.2 THEN interval '2 ms' END) AS q;
+			IF done THEN
+				PERFORM note_extended(r, o);
+			END IF;
+		END IF;
+		what := mode;
+		IF done THEN
+			PERFORM note_granted(ARRAY[r], o, permits);
+		END IF;
+	WHEN 'all' THEN
+		resources := ARRAY[some_resource('mixed'), some_resource('only'), some_resource('shared')];
+		before := own_grants(resources, o);
+		done := lease_acquire_all(resources, ttl, o, wait);
+		IF own_grants(resources, o) <> (CASE WHEN done THEN 3 ELSE before END) THEN
+			RAISE EXCEPTION 'neither all nor none';
+		END IF;
+		PERFORM note_granted(resources, o, NULL);
+	WHEN 'any' THEN
+		resources := ARRAY[some_resource('permits'), some_resource('only'), some_resource('shared')];
+		before := own_grants(resources, o);
+		got := lease_acquire_any(resources, ttl, o, wait);
+		done := got IS NOT NULL;
+		IF own_grants(resources, o) - before NOT IN (0, done::int) OR done AND own_grants(ARRAY[got], o) <> 1 THEN
+			RAISE EXCEPTION 'any of them is not one of them';
+		END IF;
+		PERFORM note_granted(ARRAY[got], o, NULL);
+	WHEN 'give' THEN
+		done := lease_release(r, o);
+		PERFORM note_ended(r, begun);
+	WHEN 'give all' THEN
+		done := lease_release_all(o) > 0;
+		PERFORM note_ended(NULL, begun);
+	WHEN 'break' THEN
+		done := lease_break(r);
+		PERFORM note_ended(r, begun);
+	WHEN 'extend' THEN
+		done := lease_renew(r, ttl, o);
+		PERFORM note_extended(r, o);
+	WHEN 'hand over' THEN
+		BEGIN
+			done := lease_transfer(r, o, o || '!') IS NOT NULL;
+			SELECT g.permits INTO permits FROM lease_lock AS l JOIN granted AS g USING (resource, slot)
+				WHERE resource = r AND l.owner = o || '!' AND l.xid = pg_current_xact_id() AND g.token < l.token
+				ORDER BY g.token DESC LIMIT 1;
+		EXCEPTION WHEN object_in_use THEN
+			done := false;		-- has one already
+		END;
+		PERFORM note_granted(ARRAY[r], o || '!', permits, true);
+	WHEN 'purge' THEN
+		done := lease_purge() > 0;
+	END CASE;
+	INSERT INTO tried VALUES (what, done);
+END $$;
+
+-- One thing or several in one transaction, which may take some milliseconds;
+-- some are undone.
+CREATE FUNCTION step(wait interval) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1 .. CASE WHEN random() < 0.7 THEN 1 ELSE 2 + floor(random() * 3)::int END LOOP
+		IF random() < 0.1 THEN
+			BEGIN
+				PERFORM act(wait);
+				RAISE SQLSTATE 'UNDO1';
+			EXCEPTION WHEN SQLSTATE 'UNDO1' THEN
+				NULL;
+			END;
+		ELSE
+			PERFORM act(wait);
+		END IF;
+		IF random() < 0.2 THEN
+			PERFORM pg_sleep(random() * 0.004);
+		END IF;
+	END LOOP;
+END $$;
+
+-- From when to when somebody held a lease, and until when it kept others out.
+-- One that was handed over is the next lease in the same slot from then on.
+CREATE VIEW leases AS
+WITH l AS (
+	SELECT g.*, CASE WHEN lead(transferred) OVER w THEN lead(granted_at) OVER w END AS handed_over_at
+	FROM granted AS g WINDOW w AS (PARTITION BY resource, slot ORDER BY token)
+), e AS (
+	SELECT token, max(expires_at) AS expires_at FROM extended GROUP BY token
+)
+SELECT l.token, resource, slot, mode, permits, owner, granted_at,
+	least(greatest(l.expires_at, e.expires_at), given_back_at, handed_over_at) AS held_until,
+	least(coalesce(free_at, greatest(l.expires_at, e.expires_at) + lock_delay), handed_over_at) AS free_at
+FROM l LEFT JOIN e USING (token) LEFT JOIN ended USING (token);
+
+CREATE VIEW beside_exclusive AS
+SELECT * FROM (
+	SELECT *, max(free_at) OVER w AS others_until, max(free_at) FILTER (WHERE mode = 'x') OVER w AS exclusive_until
+	FROM leases WINDOW w AS (PARTITION BY resource ORDER BY granted_at, token ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+) AS l
+WHERE granted_at < CASE mode WHEN 'x' THEN others_until ELSE exclusive_until END;
+
+-- Callers who state a larger number may come in between, but of those who
+-- state this one or a smaller one there are never more.
+CREATE VIEW too_many AS
+SELECT * FROM (
+	SELECT resource, n, token, sum(change) OVER (PARTITION BY resource, n ORDER BY at, change, token) AS holders
+	FROM generate_series(1, 4) AS n
+		JOIN leases ON permits <= n
+		CROSS JOIN LATERAL (VALUES (granted_at, 1), (greatest(free_at, granted_at), -1)) AS c (at, change)
+	WHERE free_at > granted_at
+) AS l
+WHERE holders > n;
+
+CREATE VIEW two_of_one_owner AS
+SELECT * FROM (
+	SELECT *, max(held_until) OVER w AS earlier_until
+	FROM leases WINDOW w AS (PARTITION BY resource, owner ORDER BY granted_at, token ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+) AS l
+WHERE granted_at < earlier_until;
+
+CREATE VIEW wrong_tokens AS
+SELECT * FROM (
+	SELECT *, max(token) OVER w AS any_token, max(token) FILTER (WHERE mode = 'x') OVER w AS exclusive_token
+	FROM leases WINDOW w AS (PARTITION BY resource ORDER BY granted_at, token ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+) AS l
+WHERE token < CASE mode WHEN 'x' THEN any_token ELSE exclusive_token END;
+
+-- What the lock table says in the end, and the log does not, or otherwise.
+CREATE VIEW not_as_logged AS
+SELECT resource, token FROM lease_lock AS l
+	FULL JOIN (SELECT * FROM leases WHERE held_until > clock_timestamp()) AS g USING (resource, slot, token, owner)
+WHERE (l IS NULL OR g IS NULL) AND (l.owner IS NULL OR l.expires_at > clock_timestamp()) AND (g IS NOT NULL OR l.owner IS NOT NULL);
+};
+
+sub set_up_log
+{
+	my ($node) = @_;
+
+	$node->safe_psql('postgres', $functions);
+	return;
+}
+
+# Have 16 sessions do things for some seconds; each call waits for so long, or not
+# at all. Who is the victim of a deadlock tries again.
+sub run_sessions
+{
+	my ($node, $name, $seconds, $wait) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$node->safe_psql('postgres', 'TRUNCATE granted, extended, ended, tried, lease_lock');
+	unlink glob $node->basedir . '/{keep,undo}*';
+	$node->pgbench("--no-vacuum --client=16 --jobs=2 --time=$seconds --max-tries=1000", 0,
+		[qr/number of failed transactions: 0 /], [qr/^$/], $name, {
+			'keep@9' => "SELECT step('$wait');",
+			'undo@1' => "BEGIN;\nSELECT step('$wait');\nROLLBACK;\n",
+		});
+	return;
+}
+
+# The log keeps the promises; shows some rows that do not.
+sub check_log
+{
+	my ($node, $name) = @_;
+	my %promises = (
+		beside_exclusive => 'never anybody beside an exclusive lease',
+		too_many => 'never more holders than permits',
+		two_of_one_owner => 'never two leases of one owner on a resource',
+		wrong_tokens => 'tokens grow before and after every exclusive lease',
+		not_as_logged => 'the lock table says in the end what the log says',
+	);
+	my $counts = $node->safe_psql('postgres', q{SELECT string_agg(concat_ws(' ', what, n, 'of', of), ', ' ORDER BY what)
+		FROM (SELECT what, count(*) FILTER (WHERE done) AS n, count(*) AS of FROM tried GROUP BY what) AS t});
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	note($counts // 'nothing');
+	foreach (qw(all any break exclusive extend permit purge shared), 'give', 'give all', 'hand over')
+	{
+		like($counts, qr/(^|, )\Q$_\E [1-9]/, "$name: something was done: $_");
+	}
+	foreach my $view (sort keys %promises)
+	{
+		is($node->safe_psql('postgres', "SELECT count(*) FROM $view"), 0, "$name: $promises{$view}")
+		  or diag($node->safe_psql('postgres', qq{
+			WITH w AS (SELECT l.* FROM $view JOIN leases AS l USING (token) LIMIT 1)
+			SELECT l.token, l.resource, l.slot, l.mode, l.permits, l.owner, l.granted_at, l.held_until, l.free_at, l.token = w.token AS wrong
+			FROM leases AS l JOIN w USING (resource)
+			WHERE l.granted_at BETWEEN w.granted_at - interval '100 ms' AND w.granted_at + interval '10 ms' ORDER BY l.granted_at}));
+	}
+	return;
+}
+
+1;
