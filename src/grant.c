@@ -719,7 +719,7 @@ acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait,
 			if (outcome.result == REFUSED_BUSY)
 				wait_for_transaction_in_time(request, &outcome);
 			else
-				wait_sleep(outcome.held_until);
+				wait_sleep(&outcome);
 			wait_check_lock_timeout();
 		}
 	}

@@ -320,6 +320,8 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 		}
 		lease.owner = new_owner;
 		lease.token = *token = store_next_token(store);
+		if (lease.token <= store->lease.token)
+			store_refuse_token(store);
 		lease.granted_at = clock_now();
 		lease.holder = GetUserId();
 		lease.xid = GetTopFullTransactionId();
@@ -335,14 +337,23 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 	return held;
 }
 
-/* SlotVisitor: slots that are not free. */
+/* Slots that are not free, and one of the open transactions that have some. */
+typedef struct TakenSlots
+{
+	List	   *slots;			/* int list */
+	BusyRow		busy;
+} TakenSlots;
+
+/* SlotVisitor */
 static void
 note_taken_slot(const Lease *lease, const BusyRow *busy, void *arg)
 {
-	List	  **slots = arg;
+	TakenSlots *taken = arg;
 
-	if (busy != NULL || !is_free(lease, clock_now()))
-		*slots = list_append_unique_int(*slots, lease->slot);
+	if (busy != NULL)
+		taken->busy = *busy;
+	else if (!is_free(lease, clock_now()))
+		taken->slots = list_append_unique_int(taken->slots, lease->slot);
 }
 
 /*
@@ -353,17 +364,26 @@ bool
 break_leases(const text *resource)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
-	List	   *slots = NIL;
+	TakenSlots	taken;
 	ListCell   *cell;
 	bool		broken = false;
 
 	/* Once the gate is locked nobody comes in. */
+	while (store_probe(store, resource, GATE_SLOT) == PROBE_BUSY)
+		store_wait(store->busy);
 	if (store_fetch(store, resource, GATE_SLOT))
 		store_lock_row(store, LockTupleExclusive, LockWaitBlock);
 
-	store_visit_slots(store, resource, note_taken_slot, &slots);
-	slots = lappend_int(slots, GATE_SLOT);
-	foreach(cell, slots)
+	for (;;)
+	{
+		taken = (TakenSlots) {NIL};
+		store_visit_slots(store, resource, note_taken_slot, &taken);
+		if (!TransactionIdIsValid(taken.busy.xid))
+			break;
+		store_wait(taken.busy);
+	}
+	taken.slots = lappend_int(taken.slots, GATE_SLOT);
+	foreach(cell, taken.slots)
 	{
 		if (store_fetch(store, resource, lfirst_int(cell)) &&
 			!is_free(&store->lease, clock_now()) &&

@@ -153,6 +153,7 @@ extern void store_forget_row(LeaseStore *store);
 extern ProbeResult store_probe(LeaseStore *store, const text *resource, int16 slot);
 extern ProbeResult store_probe_gate(LeaseStore *store, const text *resource);
 extern bool store_slots_unchanged(LeaseStore *store);
+extern bool store_has_slots(LeaseStore *store, const text *resource);
 extern bool store_used_slots(LeaseStore *store, const text *resource);
 extern bool store_gate_is_new(LeaseStore *store, const text *resource);
 extern bool store_row_is_ours(LeaseStore *store);

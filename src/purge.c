@@ -119,6 +119,16 @@ purge_limit(void)
 }
 
 /*
+ * Does the row that the store stands on have to stay? The gate of a resource
+ * that others share would refuse all of them while it is being removed.
+ */
+static bool
+is_gate_in_use(LeaseStore *store)
+{
+	return store->lease.slot == GATE_SLOT && store_has_slots(store, store->lease.resource);
+}
+
+/*
  * Remove what ended at least lease_lock.purge_after ago; returns how many
  * rows. Never waits: what somebody has locked is left for the next time.
  */
@@ -134,7 +144,7 @@ purge_leases(void)
 		CHECK_FOR_INTERRUPTS();
 
 		pin_forget(store->lease.resource);	/* it may be our own */
-		if (store_delete_if_free(store))
+		if (!is_gate_in_use(store) && store_delete_if_free(store))
 			purged++;
 	}
 
@@ -196,7 +206,7 @@ purge_batch(BlockNumber first_block)
 			begun_at = clock_monotonic();
 			announce_batch();
 		}
-		if (store_delete_if_free(store))
+		if (!is_gate_in_use(store) && store_delete_if_free(store))
 			batch.purged++;
 	}
 

@@ -490,17 +490,12 @@ glance_slot(LeaseStore *store)
 	return store->glance;
 }
 
-/*
- * Is there a row of another slot than the gate, or was there one? What is
- * being replaced can hide from a dirty snapshot, but not from this look: no
- * version that was there since the statement began has been removed.
- * The store stays where it stands.
- */
-bool
-store_used_slots(LeaseStore *store, const text *resource)
+/* Does this snapshot show a row of another slot than the gate? */
+static bool
+shows_slots(LeaseStore *store, Snapshot snapshot, const text *resource)
 {
 	TupleTableSlot *row = glance_slot(store);
-	IndexScanDesc scan = begin_resource_scan(store, SnapshotAny, resource);
+	IndexScanDesc scan = begin_resource_scan(store, snapshot, resource);
 	bool		used = false;
 	bool		isnull;
 
@@ -509,6 +504,30 @@ store_used_slots(LeaseStore *store, const text *resource)
 	ExecClearTuple(row);
 	index_endscan(scan);
 	return used;
+}
+
+/*
+ * Is there a row of another slot than the gate, as far as a glance can tell?
+ * The store stays where it stands.
+ */
+bool
+store_has_slots(LeaseStore *store, const text *resource)
+{
+	SnapshotData dirty;
+
+	InitDirtySnapshot(dirty);
+	return shows_slots(store, &dirty, resource);
+}
+
+/*
+ * Is there one, or was there? What is being replaced can hide from a dirty
+ * snapshot, but not from this look: no version that was there since the
+ * statement began has been removed. The store stays where it stands.
+ */
+bool
+store_used_slots(LeaseStore *store, const text *resource)
+{
+	return shows_slots(store, SnapshotAny, resource);
 }
 
 /*

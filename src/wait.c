@@ -442,7 +442,8 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 	{
 		if (changes[i].hash == hash)
 		{
-			changes[i].expires_at = expires_at;
+			/* One of several leases on the resource may be free, whatever became of the others. */
+			changes[i].expires_at = Min(changes[i].expires_at, expires_at);
 			return;
 		}
 	}
@@ -654,7 +655,10 @@ free_since(int64 now)
 	return Min(me->called_at, expired_at);
 }
 
-/* Stop to wait. Who leaves with empty hands lets the next one look. */
+/*
+ * Stop to wait. Who leaves with empty hands lets the next one look; and so does
+ * who got a lease that leaves room for others.
+ */
 void
 wait_leave(bool granted)
 {
@@ -663,6 +667,7 @@ wait_leave(bool granted)
 	Waiter	   *before;
 	Waiter	   *behind;
 	bool		was_last;
+	bool		shares;
 
 	if (me == NULL)
 		return;
@@ -672,6 +677,7 @@ wait_leave(bool granted)
 	before = waiter_before(me);
 	behind = waiter_behind(me);
 	was_last = is_last(me);
+	shares = me->mode != MODE_EXCLUSIVE;
 	if (me->nresources > 1)
 	{
 		/* It may have been the first for some, whatever it got. */
@@ -688,7 +694,7 @@ wait_leave(bool granted)
 	stats_wait_ended(now - joined_at);
 	if (since != 0)
 		stats_handed_off(now - since);
-	if (!granted && before == NULL && behind != NULL)
+	if ((!granted || shares) && before == NULL && behind != NULL)
 		wake(behind);
 	if (was_last && before != NULL)
 		wake(before);			/* it is the last now and keeps watch */
@@ -842,11 +848,12 @@ wait_suspect(const Waiter *waiter)
 }
 
 /*
- * Sleep until it is worth to look again: at the time given, or earlier.
+ * Sleep until it is worth to look again: when what refused us ends, or earlier.
  */
 void
-wait_sleep(TimestampTz look_at)
+wait_sleep(const GrantOutcome *refusal)
 {
+	TimestampTz look_at = refusal->held_until;
 	int64		now = clock_monotonic();
 	int64		until = Min(Min(deadline, lock_deadline), next_check);
 	int			events;
@@ -865,7 +872,7 @@ wait_sleep(TimestampTz look_at)
 			CHECK_FOR_INTERRUPTS();
 			return;
 		}
-		if (look_at != DT_NOEND)
+		if (refusal->result == REFUSED_HELD)
 			me->called_at = 0;	/* a turn that came too early: it is held */
 		me->lost_turn = false;
 		if (is_last(me) && waiter_before(me) != NULL)

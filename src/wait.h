@@ -57,7 +57,7 @@ extern void wait_begin_lock(void);
 extern void wait_end_lock(void);
 extern int	wait_lock_limit(void);
 extern void wait_check_lock_timeout(void);
-extern void wait_sleep(TimestampTz look_at);
+extern void wait_sleep(const GrantOutcome *refusal);
 extern bool wait_is_long(void);
 extern List *wait_list(void);
 extern void wait_suspect(const Waiter *waiter);
