@@ -14,7 +14,8 @@
  * who want a slot need not wait for it: as long as it is not committed, they
  * take a slot only by inserting its row, look at the gate once more while
  * that can still be taken back, and lock it if it is there by then. Who
- * inserts an exclusive lease looks at the slots at the same moment.
+ * inserts an exclusive lease looks at the slots at the same moment, and so does
+ * who turns a gate that it inserted itself into an exclusive lease.
  *
  *-------------------------------------------------------------------------
  */
@@ -167,6 +168,7 @@ typedef struct SlotCheck
 	const LeaseRequest *request;
 	int			nexpired;		/* none of which is pinned */
 	GrantOutcome refused;
+	bool		granted;		/* nothing was in the way of a gate already written */
 } SlotCheck;
 
 /* Is a slot in the way of an exclusive lease? Then refused says how. */
@@ -204,6 +206,50 @@ slots_appeared(LeaseStore *store, void *arg)
 	return survey.taken > 0 || list_length(survey.expired) > check->nexpired;
 }
 
+/* A gate to write before the slots are looked at. */
+typedef struct GateWrite
+{
+	LeaseStore *store;
+	const Lease *lease;
+	SlotCheck  *check;
+} GateWrite;
+
+/* SubtransactionWork: keep what was written unless a slot is in the way. */
+static bool
+write_and_check(void *arg)
+{
+	GateWrite  *write = arg;
+	LeaseStore *store = write->store;
+
+	if (store_probe(store, write->lease->resource, GATE_SLOT) != PROBE_FOUND ||
+		store_lock_row(store, LockTupleExclusive, LockWaitSkip) != ROW_LOCKED)
+		elog(ERROR, "lost a row of the own transaction");
+	grant_row(store, write->lease);
+
+	write->check->granted = !slots_refuse(store, write->check);
+	store_forget_row(store);
+	return write->check->granted;
+}
+
+/*
+ * Grant the exclusive lease on a gate that our transaction may have inserted.
+ * Then nobody else can lock it, and others take slots as long as they see
+ * nobody in it: first let them see it, then look at the slots.
+ */
+static bool
+grant_own_gate(LeaseStore *store, const Lease *lease, SlotCheck *check)
+{
+	GateWrite	write = {store, lease, check};
+	ErrorData  *error;
+
+	check->granted = false;
+	store_forget_row(store);
+	error = run_subtransaction(write_and_check, &write);
+	if (error != NULL)
+		ReThrowError(error);
+	return check->granted;
+}
+
 /*
  * Grant the exclusive lease unless somebody holds it, or a slot. Never waits:
  * what an open transaction is changing counts as held.
@@ -236,6 +282,7 @@ try_exclusive(LeaseStore *store, const LeaseRequest *request)
 		if (found == PROBE_FOUND)
 		{
 			RowLockResult locked;
+			bool		own_gate;
 
 			if (store->has_slots && store_probe(store, request->resource, GATE_SLOT) != PROBE_FOUND)
 				continue;
@@ -253,8 +300,12 @@ try_exclusive(LeaseStore *store, const LeaseRequest *request)
 					return check.refused;
 				store_probe(store, request->resource, GATE_SLOT);
 			}
+			own_gate = FullTransactionIdEquals(store->lease.xid, GetTopFullTransactionId());
 			lease = new_lease(store, request, GATE_SLOT);
-			grant_row(store, &lease);
+			if (!own_gate)
+				grant_row(store, &lease);
+			else if (!grant_own_gate(store, &lease, &check))
+				return check.refused;
 		}
 		else
 		{
@@ -294,7 +345,7 @@ insert_gate(LeaseStore *store, const LeaseRequest *request)
 static bool
 is_new_gate(LeaseStore *store, const text *resource)
 {
-	return store->lease.owner == NULL && !store_fetch(store, resource, GATE_SLOT);
+	return !store_has_owner(store, resource, GATE_SLOT) && !store_fetch(store, resource, GATE_SLOT);
 }
 
 /* InsertCheck of a slot whose gate was not committed: is it still in nobody's way? */
@@ -306,7 +357,9 @@ gate_appeared(LeaseStore *store, void *arg)
 	switch (store_probe(store, lease->resource, GATE_SLOT))
 	{
 		case PROBE_ABSENT:
-			return false;		/* who inserts one looks at the slots then */
+			if (!store_fetch(store, lease->resource, GATE_SLOT))
+				return false;	/* who inserts one looks at the slots then */
+			break;
 		case PROBE_BUSY:
 			return !is_new_gate(store, lease->resource);
 		case PROBE_FOUND:

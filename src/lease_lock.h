@@ -124,6 +124,7 @@ extern void store_close(LeaseStore *store);
 extern void store_forget_row(LeaseStore *store);
 extern ProbeResult store_probe(LeaseStore *store, const text *resource, int16 slot);
 extern ProbeResult store_probe_gate(LeaseStore *store, const text *resource);
+extern bool store_has_owner(LeaseStore *store, const text *resource, int16 slot);
 extern bool store_slots_unchanged(LeaseStore *store);
 extern void store_visit_slots(LeaseStore *store, const text *resource, SlotVisitor visit, void *arg);
 extern bool store_fetch(LeaseStore *store, const text *resource, int16 slot);

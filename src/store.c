@@ -380,8 +380,27 @@ store_probe(LeaseStore *store, const text *resource, int16 slot)
 }
 
 /*
- * The same for the gate, which also tells in has_slots whether there are rows
- * of other slots. That costs nothing when there are none: they come first.
+ * Does a version of the row have an owner, committed or not? A transaction that
+ * inserted a row may have written it again, and a probe shows one version.
+ */
+bool
+store_has_owner(LeaseStore *store, const text *resource, int16 slot)
+{
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	bool		has_owner = false;
+
+	InitDirtySnapshot(dirty);
+	scan = begin_key_scan(store, &dirty, resource, slot);
+	while (!has_owner && probe_next(store, scan, &dirty) != PROBE_ABSENT)
+		has_owner = store->lease.owner != NULL;
+	index_endscan(scan);
+	return has_owner;
+}
+
+/*
+ * Look for the gate. Also tells in has_slots whether there are rows of other
+ * slots. That costs nothing when there are none: they come first.
  */
 ProbeResult
 store_probe_gate(LeaseStore *store, const text *resource)
