@@ -14,7 +14,8 @@
  * who want a slot need not wait for it: as long as it is not committed, they
  * take a slot only by inserting its row, look at the gate once more while
  * that can still be taken back, and lock it if it is there by then. Who
- * inserts an exclusive lease looks at the slots at the same moment.
+ * inserts an exclusive lease looks at the slots at the same moment, and so does
+ * who turns a gate that it inserted itself into an exclusive lease.
  *
  *-------------------------------------------------------------------------
  */

@@ -432,8 +432,8 @@ store_probe(LeaseStore *store, const text *resource, int16 slot)
 }
 
 /*
- * The same for the gate, which also tells in has_slots whether there are rows
- * of other slots. That costs nothing when there are none: they come first.
+ * Look for the gate. Also tells in has_slots whether there are rows of other
+ * slots. That costs nothing when there are none: they come first.
  */
 ProbeResult
 store_probe_gate(LeaseStore *store, const text *resource)

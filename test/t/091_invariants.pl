@@ -16,7 +16,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use WaitTest;
 
-my $seconds = $ENV{INVARIANT_SECONDS} // 6;
+my $seconds = $ENV{INVARIANT_SECONDS} // 5;
 my $node = start_waiting_node('invariants', <<'CONF');
 fsync = off
 synchronous_commit = off
@@ -28,13 +28,18 @@ CONF
 my $options = '-c statement_timeout=60s';
 
 set_up_log($node);
-foreach my $wait ('0', '20 ms')
+my %runs = (
+	'without waiting' => {},
+	'with waiting' => { wait => '20 ms' },
+	'resources that are new' => { new => 0.9, undone => 35 },
+);
+foreach my $name (sort keys %runs)
 {
 	local $ENV{PGOPTIONS} = $options;
 
-	run_sessions($node, "wait $wait", $seconds, $wait);
-	check_log($node, "wait $wait");
-	nothing_left($node, "wait $wait");
+	run_sessions($node, $name, $seconds, %{ $runs{$name} });
+	check_log($node, $name);
+	nothing_left($node, $name);
 }
 
 # The next free one of many, by all sessions at once: the primary key would not

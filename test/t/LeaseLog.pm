@@ -56,7 +56,8 @@ $$;
 -- Some are always the same, others nobody has ever heard of, and all sessions
 -- hear of them at once.
 CREATE FUNCTION some_resource(kind text) RETURNS text LANGUAGE sql AS $$
-	SELECT kind || CASE WHEN random() < 0.3 THEN '.' || floor(extract(epoch FROM clock_timestamp()) * 50) ELSE '' END;
+	SELECT kind || CASE WHEN random() < current_setting('test.new')::float8
+		THEN '.' || floor(extract(epoch FROM clock_timestamp()) * 50) ELSE '' END;
 $$;
 
 -- Do one thing to some resource. What kind it is says what leases there are on
@@ -240,18 +241,26 @@ sub set_up_log
 }
 
 # Have 16 sessions do things for some seconds; each call waits for so long, or not
-# at all. Who is the victim of a deadlock tries again.
+# at all. So many of 1 are on resources that are new, and of 100 transactions so
+# many are undone. Who is the victim of a deadlock tries again. One session or two keep
+# the token sequence busy, where every grant comes by between its last look and
+# its write: it often has to stop just there, for others to come in between.
 sub run_sessions
 {
-	my ($node, $name, $seconds, $wait) = @_;
+	my ($node, $name, $seconds, %params) = @_;
+	my $wait = $params{wait} // '0';
+	my $new = $params{new} // 0.3;
+	my $undone = $params{undone} // 10;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	$node->safe_psql('postgres', 'TRUNCATE granted, extended, ended, tried, lease_lock');
-	unlink glob $node->basedir . '/{keep,undo}*';
+	local $ENV{PGOPTIONS} = "$ENV{PGOPTIONS} -c test.new=$new";
+	unlink glob $node->basedir . '/{keep,undo,tokens}*';
 	$node->pgbench("--no-vacuum --client=16 --jobs=2 --time=$seconds --max-tries=1000", 0,
 		[qr/number of failed transactions: 0 /], [qr/^$/], $name, {
-			'keep@9' => "SELECT step('$wait');",
-			'undo@1' => "BEGIN;\nSELECT step('$wait');\nROLLBACK;\n",
+			'keep@' . (90 - $undone) => "SELECT step('$wait');",
+			"undo\@$undone" => "BEGIN;\nSELECT step('$wait');\nROLLBACK;\n",
+			'tokens@10' => "SELECT count(nextval('lease_token_seq')) FROM generate_series(1, 5000);",
 		});
 	return;
 }
