@@ -545,10 +545,9 @@ try_slot(LeaseStore *store, const LeaseRequest *request)
 	Gate		gate;
 	GrantOutcome outcome;
 
-	if (choose_slot(store, request, NULL, &gate, &outcome) == 0)
-		return outcome;
+	/* Looking at the slots may take longer than all the rest: once is enough. */
 	if (!claim_name(request))
-		return refused_by_name();
+		return choose_slot(store, request, NULL, &gate, &outcome) == 0 ? outcome : refused_by_name();
 
 	outcome = try_named_slot(store, request);
 	if (outcome.result != GRANTED)
