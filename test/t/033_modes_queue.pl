@@ -1,0 +1,81 @@
+# Leases of all modes stand in one queue: who waits for the exclusive one stops new readers, readers
+# who waited for the same writer come in together, and of several permits that come
+# back nobody who waits is forgotten, whatever the transactions of the others do.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WaitTest;
+
+my $node = start_waiting_node('modes', $WaitTest::NEVER);
+my @sessions = map { open_session($node) } 1 .. 4;
+
+sub owners
+{
+	my ($resource) = @_;
+
+	return "SELECT string_agg(owner, ',' ORDER BY owner) FROM lease_status WHERE resource = '$resource' AND state = 'held'";
+}
+
+# A waiting writer stops new readers: behind a committed reader, and behind an open one.
+is(look($node, q{SELECT lease_acquire_shared('doc', '1 hour', 'r1')}), 't', 'a reader has the resource');
+send_to_wait($node, $sessions[0], q{SELECT lease_acquire('doc', '1 hour', 'w', NULL)});
+is(look($node, q{SELECT lease_acquire_shared('doc', '1 hour', 'r2'), lease_acquire_permit('doc', 9, '1 hour', 'r2')}), 'f|f', 'a writer who waits stops new readers');
+send_to_wait($node, $sessions[1], q{BEGIN; SELECT lease_acquire_shared('doc', '1 hour', 'r3', NULL)});
+send_to_wait($node, $sessions[2], q{SELECT lease_acquire_shared('doc', '1 hour', 'r4', NULL)});
+is(look($node, q{SELECT granted FROM lease_request('doc', '1 hour', 'r1', mode => 'shared', reentrant => true)}), 't', 'but not the one who has it from taking it again');
+is(look($node, q{SELECT lease_release('doc', 'r1'), lease_release('doc', 'r1')}), 't|t', 'the reader leaves');
+is(answer($sessions[0]), 't', 'the writer comes in');
+is(look($node, owners('doc')), 'w', 'alone');
+
+# Its turn is one turn: the readers who came meanwhile are next, all of them at once.
+send_sql($sessions[0], q{SELECT lease_release('doc', 'w'); SELECT lease_acquire('doc', '1 hour', 'w', NULL)});
+is(answer($sessions[1]), 't', 'after one turn of the writer the readers come in');
+is(answer($sessions[2]), 't', 'the second one while the first one has its transaction open');
+is(look($node, owners('doc')), 'r4', 'which is so');
+$sessions[1]->query_safe('COMMIT');
+is(look($node, q{SELECT lease_release('doc', 'r3'), lease_release('doc', 'r4')}), 't|t', 'they leave');
+is(answer($sessions[0]), "t\nt", 'and the writer has its next turn');
+nothing_left($node, 'doc');
+
+$sessions[3]->query_safe(q{BEGIN; SELECT lease_acquire_shared('open', '1 hour', 'r1')});
+send_to_wait($node, $sessions[0], q{SELECT lease_acquire('open', '1 hour', 'w', NULL)}, in_lock_manager());
+is(look($node, q{SELECT lease_acquire_shared('open', '1 hour', 'r2')}), 'f', 'a writer who waits behind an open reader stops new readers, too');
+$sessions[3]->query_safe('ROLLBACK');
+is(answer($sessions[0]), 't', 'and comes in when that reader is undone');
+nothing_left($node, 'open');
+
+# Two permits come back at once, and both who wait get one.
+is(look($node, q{SELECT lease_acquire_permit('pool', 2, '1 hour', 'a'), lease_acquire_permit('pool', 2, '1 hour', 'b')}), 't|t', 'both permits are taken');
+send_to_wait($node, $sessions[0], q{BEGIN; SELECT lease_acquire_permit('pool', 2, '1 hour', 'c', NULL)});
+send_to_wait($node, $sessions[1], q{SELECT lease_acquire_permit('pool', 2, '1 hour', 'd', NULL)});
+send_to_wait($node, $sessions[2], q{SELECT lease_acquire_permit('pool', 2, '1 hour', 'e', NULL)});
+is(look($node, q{SELECT lease_release('pool', 'a'), lease_release('pool', 'b')}), 't|t', 'both are released in one transaction');
+is(answer($sessions[0]), 't', 'the first one who waits gets one');
+is(answer($sessions[1]), 't', 'and the second one the other, although the first has its transaction open');
+is(look($node, owners('pool')), 'd', 'which is so');
+is(look($node, q{SELECT count(*) FROM lease_waiters WHERE owner = 'e'}), 1, 'the third one waits');
+$sessions[0]->query_safe('ROLLBACK');
+is(answer($sessions[2]), 't', 'and gets the one that is undone');
+is(look($node, owners('pool')), 'd,e', 'two have one');
+nothing_left($node, 'pool');
+
+# A waiter that gives up lets those behind it look: the readers whom a writer kept away.
+is(look($node, q{SELECT lease_acquire_shared('left', '1 hour', 'r1')}), 't', 'a reader has the resource');
+my $writer = send_to_wait($node, $sessions[0], q{SELECT lease_acquire('left', '1 hour', 'w', NULL)});
+send_to_wait($node, $sessions[1], q{SELECT lease_acquire_shared('left', '1 hour', 'r2', NULL)});
+send_to_wait($node, $sessions[2], q{SELECT lease_acquire_shared('left', '1 hour', 'r3', NULL)});
+look($node, "SELECT pg_cancel_backend($writer)");
+like(answer($sessions[0]), qr/57014/, 'the writer is cancelled');
+is(answer($sessions[1]), 't', 'the first reader behind it comes in');
+is(answer($sessions[2]), 't', 'and the second one');
+nothing_left($node, 'left');
+
+$_->quit foreach @sessions;
+done_testing();
