@@ -113,7 +113,7 @@ leave_tombstone(LeaseStore *store, TimestampTz free_at)
 	lease.lock_delay = 0;
 	lease.hold_until = DT_NOBEGIN;
 	lease.payload = (Datum) 0;
-	pin_forget(lease.resource);
+	pin_forget(&lease);
 	wait_note_change(lease.resource, lease.expires_at);
 	store_update(store, &lease);
 }
@@ -325,7 +325,7 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 		lease.xid = GetTopFullTransactionId();
 		lease.holds = 1;
 		note_transfer(&lease, &store->lease);
-		pin_forget(resource);
+		pin_forget(&lease);
 		wait_note_change(resource, free_from(&lease));
 		store_update(store, &lease);
 		make_durable();

@@ -133,7 +133,8 @@ purge_leases(void)
 	{
 		CHECK_FOR_INTERRUPTS();
 
-		pin_forget(store->lease.resource);	/* it may be our own */
+		if (store->lease.owner != NULL)
+			pin_forget(&store->lease);	/* it may be our own */
 		if (store_delete_if_free(store))
 			purged++;
 	}
