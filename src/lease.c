@@ -27,6 +27,7 @@
 
 #include "compat.h"
 #include "events.h"
+#include "quota.h"
 #include "wait.h"
 
 static bool durable = true;
@@ -305,8 +306,9 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 	if (held)
 	{
 		Lease		lease = store->lease;
+		bool		to_another = !is_owner(&lease, new_owner);
 
-		if (!is_owner(&lease, new_owner) && lease.slot != GATE_SLOT)
+		if (to_another && lease.slot != GATE_SLOT)
 		{
 			LeaseRequest request = {.resource = resource, .owner = new_owner, .permits = MAX_SLOT};
 
@@ -328,6 +330,8 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 		pin_forget(&lease);
 		wait_note_change(resource, free_from(&lease));
 		store_update(store, &lease);
+		if (to_another)
+			require_lease_allowed(&lease);
 		make_durable();
 	}
 
