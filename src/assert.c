@@ -100,11 +100,11 @@ may_rely(const Lease *lease, AssertRole role)
 int64
 assert_lease(const text *resource, const Claim *claim, AssertRole role)
 {
-	const Lease *pinned = pin_find(resource);
+	const Lease *pinned = pin_find(resource, claim);
 	LeaseStore *store;
 	int64		token;
 
-	if (pinned != NULL && is_claimed(pinned, claim))
+	if (pinned != NULL)
 	{
 		if (!may_rely(pinned, role))
 			require_holder_privileges(pinned);

@@ -128,7 +128,7 @@ static GrantOutcome
 granted(const Lease *lease, const Lease *former)
 {
 	note_grant(lease, former);
-	pin_forget(lease->resource);
+	pin_forget(lease);
 	purge_note_grant();
 	make_durable();
 	return (GrantOutcome) {

@@ -27,6 +27,7 @@
 
 #include "compat.h"
 #include "events.h"
+#include "quota.h"
 #include "wait.h"
 
 static bool durable = true;
@@ -113,7 +114,7 @@ leave_tombstone(LeaseStore *store, TimestampTz free_at)
 	lease.lock_delay = 0;
 	lease.hold_until = DT_NOBEGIN;
 	lease.payload = (Datum) 0;
-	pin_forget(lease.resource);
+	pin_forget(&lease);
 	wait_note_change(lease.resource, lease.expires_at);
 	store_update(store, &lease);
 }
@@ -305,8 +306,9 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 	if (held)
 	{
 		Lease		lease = store->lease;
+		bool		to_another = !is_owner(&lease, new_owner);
 
-		if (!is_owner(&lease, new_owner) && lease.slot != GATE_SLOT)
+		if (to_another && lease.slot != GATE_SLOT)
 		{
 			LeaseRequest request = {.resource = resource, .owner = new_owner, .permits = MAX_SLOT};
 
@@ -327,9 +329,11 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 		lease.xid = GetTopFullTransactionId();
 		lease.holds = 1;
 		note_transfer(&lease, &store->lease);
-		pin_forget(resource);
+		pin_forget(&lease);
 		wait_note_change(resource, free_from(&lease));
 		store_update(store, &lease);
+		if (to_another)
+			require_lease_allowed(&lease);
 		make_durable();
 	}
 

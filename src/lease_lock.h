@@ -285,9 +285,9 @@ extern int64 assert_lease(const text *resource, const Claim *claim, AssertRole r
 
 /* pin.c: a memory of what the current transaction has asserted */
 extern void pin_init(void);
-extern const Lease *pin_find(const text *resource);
+extern const Lease *pin_find(const text *resource, const Claim *claim);
 extern void pin_remember(const Lease *lease);
-extern void pin_forget(const text *resource);
+extern void pin_forget(const Lease *lease);
 extern uint64 pin_losses(void);
 
 /* guard.c: tables that refuse writes without a lease */

@@ -31,25 +31,25 @@
 /* Bytes that may be spent on one transaction's pins. */
 #define MAX_PIN_MEMORY	((Size) 16 * 1024 * 1024)
 
+/* A resource that has pins; several ones of the same hash share this. */
+typedef struct PinnedResource
+{
+	uint64		hash;			/* the key */
+	dlist_head	pins;
+} PinnedResource;
+
 typedef struct Pin
 {
-	uint64		hash;			/* of the resource; the key */
+	dlist_node	node;			/* among those of the resource */
+	dlist_node	in_order;
 	int			nest_level;		/* of the subtransaction that has the row lock */
-	dlist_node	node;
-	Lease		lease;
+	Lease		lease;			/* its names are in the same piece of memory */
 } Pin;
 
 static MemoryContext pin_context = NULL;	/* goes with the transaction */
-static HTAB *pins;
+static HTAB *resources;
 static dlist_head pins_in_order;
 static uint64 losses = 0;		/* pins that were here and are not any more */
-
-static uint64
-resource_hash(const text *resource)
-{
-	return hash_bytes_extended((const unsigned char *) VARDATA_ANY(resource),
-							   VARSIZE_ANY_EXHDR(resource), 0);
-}
 
 static bool
 same_text(const text *a, const text *b)
@@ -58,20 +58,33 @@ same_text(const text *a, const text *b)
 		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
 }
 
-/* Find the pin of a resource, or that of another one with the same hash. */
-static Pin *
-find_pin(uint64 hash)
+/* Get the place of a resource's pins; NULL when it is not there, unless it is to be made. */
+static PinnedResource *
+pinned_resource(const text *resource, HASHACTION action)
 {
-	return pin_context == NULL ? NULL : hash_search(pins, &hash, HASH_FIND, NULL);
+	uint64		hash = hash_bytes_extended((const unsigned char *) VARDATA_ANY(resource),
+										   VARSIZE_ANY_EXHDR(resource), 0);
+	PinnedResource *place;
+	bool		found;
+
+	if (pin_context == NULL)
+		return NULL;
+	place = hash_search(resources, &hash, action, &found);
+	if (place != NULL && !found)
+		dlist_init(&place->pins);
+	return place;
 }
 
 static void
 remove_pin(Pin *pin)
 {
+	PinnedResource *place = pinned_resource(pin->lease.resource, HASH_FIND);
+
 	dlist_delete(&pin->node);
-	pfree(pin->lease.resource);
-	pfree(pin->lease.owner);
-	hash_search(pins, &pin->hash, HASH_REMOVE, NULL);
+	dlist_delete(&pin->in_order);
+	if (dlist_is_empty(&place->pins))
+		hash_search(resources, &place->hash, HASH_REMOVE, NULL);
+	pfree(pin);
 	losses++;
 }
 
@@ -85,13 +98,23 @@ pin_losses(void)
 	return losses;
 }
 
-/* Get the lease on the resource if this transaction has pinned it, or NULL. */
+/* Get the lease of the one who is meant if this transaction has pinned it, or NULL. */
 const Lease *
-pin_find(const text *resource)
+pin_find(const text *resource, const Claim *claim)
 {
-	Pin		   *pin = find_pin(resource_hash(resource));
+	PinnedResource *place = pinned_resource(resource, HASH_FIND);
+	dlist_iter	iter;
 
-	return pin != NULL && same_text(pin->lease.resource, resource) ? &pin->lease : NULL;
+	if (place == NULL)
+		return NULL;
+	dlist_foreach(iter, &place->pins)
+	{
+		const Lease *lease = &dlist_container(Pin, node, iter.cur)->lease;
+
+		if (is_claimed(lease, claim) && same_text(lease->resource, resource))
+			return lease;
+	}
+	return NULL;
 }
 
 static void
@@ -99,36 +122,40 @@ create_pins(void)
 {
 	HASHCTL		info = {
 		.keysize = sizeof(uint64),
-		.entrysize = sizeof(Pin)
+		.entrysize = sizeof(PinnedResource)
 	};
 	MemoryContext context = AllocSetContextCreate(TopTransactionContext, "lease pins",
 												  ALLOCSET_SMALL_SIZES);
 
 	info.hcxt = context;
-	pins = hash_create("lease pins", 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	resources = hash_create("pinned resources", 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	dlist_init(&pins_in_order);
 	pin_context = context;
 }
 
-static text *
-copy_text(const text *original)
+static Pin *
+make_pin(const Lease *lease)
 {
-	text	   *copy = MemoryContextAlloc(pin_context, VARSIZE_ANY(original));
+	Size		header = MAXALIGN(sizeof(Pin));
+	Size		resource_size = MAXALIGN(VARSIZE_ANY(lease->resource));
+	Size		owner_size = VARSIZE_ANY(lease->owner);
+	Pin		   *pin = MemoryContextAlloc(pin_context, header + resource_size + owner_size);
 
-	return memcpy(copy, original, VARSIZE_ANY(original));
+	pin->nest_level = GetCurrentTransactionNestLevel();
+	pin->lease = *lease;
+	pin->lease.resource = memcpy((char *) pin + header, lease->resource, VARSIZE_ANY(lease->resource));
+	pin->lease.owner = memcpy((char *) pin + header + resource_size, lease->owner, owner_size);
+	pin->lease.payload = (Datum) 0;
+	return pin;
 }
 
 /* Remember a lease whose row the current subtransaction has just locked. */
 void
 pin_remember(const Lease *lease)
 {
-	uint64		hash = resource_hash(lease->resource);
-	Pin		   *pin = find_pin(hash);
-	Lease		copy = *lease;
+	Pin		   *pin;
 
-	if (pin != NULL)
-		remove_pin(pin);
-
+	pin_forget(lease);
 	if (pin_context != NULL && MemoryContextMemAllocated(pin_context, true) > MAX_PIN_MEMORY)
 	{
 		MemoryContextDelete(pin_context);
@@ -138,22 +165,39 @@ pin_remember(const Lease *lease)
 	if (pin_context == NULL)
 		create_pins();
 
-	copy.resource = copy_text(lease->resource);
-	copy.owner = copy_text(lease->owner);
-	pin = hash_search(pins, &hash, HASH_ENTER, NULL);
-	pin->nest_level = GetCurrentTransactionNestLevel();
-	pin->lease = copy;
-	dlist_push_tail(&pins_in_order, &pin->node);
+	pin = make_pin(lease);
+	dlist_push_tail(&pinned_resource(lease->resource, HASH_ENTER)->pins, &pin->node);
+	dlist_push_tail(&pins_in_order, &pin->in_order);
 }
 
-/* The transaction itself ends or moves the lease. */
+/*
+ * The transaction itself grants, ends or moves a lease. A pin in the same slot
+ * goes with that, and an exclusive lease leaves no other one beside it. Those
+ * of others who share the resource stay: they cannot be lost, even when their
+ * time ran out since.
+ */
 void
-pin_forget(const text *resource)
+pin_forget(const Lease *lease)
 {
-	Pin		   *pin = pin_context == NULL ? NULL : find_pin(resource_hash(resource));
+	PinnedResource *place = pinned_resource(lease->resource, HASH_FIND);
+	dlist_iter	iter;
+	List	   *ended = NIL;
+	ListCell   *cell;
 
-	if (pin != NULL)
-		remove_pin(pin);
+	if (place == NULL)
+		return;
+	dlist_foreach(iter, &place->pins)
+	{
+		Pin		   *pin = dlist_container(Pin, node, iter.cur);
+		int16		slot = pin->lease.slot;
+
+		if ((slot == lease->slot || slot == GATE_SLOT || lease->slot == GATE_SLOT) &&
+			same_text(pin->lease.resource, lease->resource))
+			ended = lappend(ended, pin);
+	}
+	foreach(cell, ended)
+		remove_pin(lfirst(cell));
+	list_free(ended);
 }
 
 static void
@@ -179,7 +223,7 @@ follow_subtransaction(SubXactEvent event, SubTransactionId subid, SubTransaction
 	{
 		while (!dlist_is_empty(&pins_in_order))
 		{
-			Pin		   *last = dlist_tail_element(Pin, node, &pins_in_order);
+			Pin		   *last = dlist_tail_element(Pin, in_order, &pins_in_order);
 
 			if (last->nest_level < level)
 				break;
@@ -192,7 +236,7 @@ follow_subtransaction(SubXactEvent event, SubTransactionId subid, SubTransaction
 
 		dlist_reverse_foreach(iter, &pins_in_order)
 		{
-			Pin		   *pin = dlist_container(Pin, node, iter.cur);
+			Pin		   *pin = dlist_container(Pin, in_order, iter.cur);
 
 			if (pin->nest_level < level)
 				break;

@@ -143,7 +143,8 @@ purge_leases(void)
 	{
 		CHECK_FOR_INTERRUPTS();
 
-		pin_forget(store->lease.resource);	/* it may be our own */
+		if (store->lease.owner != NULL)
+			pin_forget(&store->lease);	/* it may be our own */
 		if (!is_gate_in_use(store) && store_delete_if_free(store))
 			purged++;
 	}

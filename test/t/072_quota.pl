@@ -77,6 +77,13 @@ is(as('limited', "SELECT lease_release('a', 'o'); $third"), "t\nt", 'leases: a r
 is(as('free', q{SELECT lease_acquire('f' || i, '1 hour', 'o') FROM generate_series(1, 5) AS i}), join("\n", ('t') x 5), 'leases: other roles have no limit');
 refused('limited', q{SELECT lease_acquire('d2', '1 min', 'o')}, '53400', 'one too many', 'leases: theirs count, too');
 
+# nor can they be collected under other names and handed over
+clean();
+is(as('limited', "$two; SELECT lease_acquire('c', '1 min', 'p')"), "t|t\nt", 'handed over: another owner acquires');
+refused('limited', q{SELECT lease_transfer('c', 'p', 'o')}, '53400', $too_many, 'handed over: beyond the limit');
+is($node->safe_psql('postgres', q{SELECT owner FROM lease_status WHERE resource = 'c'}), 'p', 'handed over: not');
+is(as('limited', q{SELECT lease_transfer('a', 'o', 'o') IS NOT NULL, lease_transfer('b', 'o', 'p') IS NOT NULL, lease_transfer('c', 'p', 'o') IS NOT NULL}), 't|t|t', 'handed over: up to the limit, or to the same owner');
+
 # what has expired does not count, nor what was taken over
 clean();
 as('limited', q{SELECT lease_acquire('a', '1 ms', 'o'), lease_acquire('b', '1 ms', 'o'); SELECT pg_sleep(0.005)});
