@@ -654,7 +654,10 @@ free_since(int64 now)
 	return Min(me->called_at, expired_at);
 }
 
-/* Stop to wait. Who leaves with empty hands lets the next one look. */
+/*
+ * Stop to wait. Who leaves with empty hands lets the next one look; so does who
+ * got one of many, since that one need not wait for our transaction to end.
+ */
 void
 wait_leave(bool granted)
 {
@@ -663,6 +666,7 @@ wait_leave(bool granted)
 	Waiter	   *before;
 	Waiter	   *behind;
 	bool		was_last;
+	bool		took_all;
 
 	if (me == NULL)
 		return;
@@ -672,6 +676,7 @@ wait_leave(bool granted)
 	before = waiter_before(me);
 	behind = waiter_behind(me);
 	was_last = is_last(me);
+	took_all = granted && me->mode == MODE_EXCLUSIVE;
 	if (me->nresources > 1)
 	{
 		/* It may have been the first for some, whatever it got. */
@@ -688,7 +693,7 @@ wait_leave(bool granted)
 	stats_wait_ended(now - joined_at);
 	if (since != 0)
 		stats_handed_off(now - since);
-	if (!granted && before == NULL && behind != NULL)
+	if (!took_all && before == NULL && behind != NULL)
 		wake(behind);
 	if (was_last && before != NULL)
 		wake(before);			/* it is the last now and keeps watch */
