@@ -41,5 +41,16 @@ foreach my $kind ([ 'shared', "lease_acquire_shared('%s', '1 hour', '%s', NULL)"
 	$_->quit foreach @sessions;
 }
 
+# A transaction gives one permit back and renews another one.
+{
+	my $session = open_session($node);
+
+	look($node, "SELECT lease_acquire_permit('renewed', 2, '1 hour', 'a'), lease_acquire_permit('renewed', 2, '1 hour', 'b')");
+	send_to_wait($node, $session, "SELECT lease_acquire_permit('renewed', 2, '1 hour', 'c', NULL)", in_queue());
+	look($node, "BEGIN; SELECT lease_release('renewed', 'a'); SELECT lease_renew('renewed', '2 hours', 'b'); COMMIT");
+	held_by('renewed', 'b c', 'a permit that was released is given away, whatever else the transaction did');
+	$session->quit;
+}
+
 $node->stop;
 done_testing();
