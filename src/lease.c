@@ -27,6 +27,7 @@
 
 #include "compat.h"
 #include "events.h"
+#include "quota.h"
 #include "wait.h"
 
 static bool durable = true;
@@ -328,6 +329,7 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 		pin_forget(resource);
 		wait_note_change(resource, free_from(&lease));
 		store_update(store, &lease);
+		require_lease_allowed(&lease);
 		make_durable();
 	}
 

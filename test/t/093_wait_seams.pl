@@ -52,5 +52,13 @@ foreach my $kind ([ 'shared', "lease_acquire_shared('%s', '1 hour', '%s', NULL)"
 	$session->quit;
 }
 
+# Limits go for who is handed a lease, too.
+{
+	look($node, "SELECT lease_acquire('mine', '1 hour', 'm'), lease_acquire('given', '1 hour', 'g')");
+	sql_fails($node, "SET lease_lock.max_leases_per_owner = 1; SELECT lease_transfer('given', 'g', 'm')",
+		'53400', 'one too many', 'a lease that is handed over counts for its new owner');
+	is(look($node, "SELECT lease_transfer('given', 'g', 'h') > 0"), 't', 'without a limit it is handed over');
+}
+
 $node->stop;
 done_testing();
