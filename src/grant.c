@@ -574,6 +574,14 @@ purge_was_in_the_way(LeaseStore *store, const LeaseRequest *request, const Grant
 }
 
 /*
+ * How often to look again at several resources, one of which a transaction has.
+ * No wait in the lock manager would hear of the others, and not every
+ * end of a transaction wakes us: not that of one which was prepared, or which only
+ * locked the row.
+ */
+#define BUSY_INTERVAL	USECS_PER_SEC
+
+/*
  * Grant the first lease that can be had now, in the order given; the request
  * then names it. Never waits.
  */
@@ -593,7 +601,8 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 			outcome = request->mode == MODE_EXCLUSIVE ?
 				try_exclusive(store, request) : try_slot(store, request);
 		while (purge_was_in_the_way(store, request, &outcome, &patience));
-		look_at = Min(look_at, outcome.held_until);
+		look_at = Min(look_at, outcome.result == REFUSED_BUSY && nresources > 1 ?
+					  clock_now() + BUSY_INTERVAL : outcome.held_until);
 	}
 	store_close(store);
 

@@ -60,5 +60,26 @@ foreach my $kind ([ 'shared', "lease_acquire_shared('%s', '1 hour', '%s', NULL)"
 	is(look($node, "SELECT lease_transfer('given', 'g', 'h') > 0"), 't', 'without a limit it is handed over');
 }
 
+# Who would take any of several, behind transactions that end without a word.
+{
+	my $holder = open_session($node);
+	my $session = open_session($node);
+
+	look($node, "SELECT lease_acquire('any 1', '1 hour', 'x')");
+	look($node, "BEGIN; SELECT lease_acquire('any 2', '1 hour', 'y'); PREPARE TRANSACTION 'p'");
+	send_to_wait($node, $session, "SELECT lease_acquire_any(ARRAY['any 1', 'any 2'], '1 hour', 'z', NULL)", in_queue());
+	look($node, "ROLLBACK PREPARED 'p'");
+	held_by('any 2', 'z', 'any of several: a prepared grant is rolled back');
+
+	answer($session);
+
+	look($node, "SELECT lease_acquire('any 3', '1 ms', 'x')");
+	$holder->query_safe(q{BEGIN; SELECT FROM lease_lock WHERE resource = 'any 3' FOR KEY SHARE});
+	send_to_wait($node, $session, "SELECT lease_acquire_any(ARRAY['any 1', 'any 3'], '1 hour', 'z', NULL)", in_queue());
+	$holder->query_safe('COMMIT');
+	held_by('any 3', 'z', 'any of several: a row lock is given up');
+	$_->quit foreach $holder, $session;
+}
+
 $node->stop;
 done_testing();
