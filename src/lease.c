@@ -412,6 +412,46 @@ current_leases(LeaseStore *store, const text *resource)
 	return leases;
 }
 
+/* SlotVisitor: keep a copy of who changes a slot. */
+static void
+note_busy_slot(const Lease *lease, const BusyRow *busy, void *arg)
+{
+	List	  **transactions = arg;
+	BusyRow    *copy;
+
+	if (busy == NULL || (*transactions != NIL && ((BusyRow *) llast(*transactions))->xid == busy->xid))
+		return;
+
+	copy = palloc(sizeof(BusyRow));
+	*copy = *busy;
+	*transactions = lappend(*transactions, copy);
+}
+
+/* List the open transactions that have taken slots, or are changing them. */
+List *
+slot_transactions(LeaseStore *store, const text *resource)
+{
+	List	   *transactions = NIL;
+
+	store_visit_slots(store, resource, note_busy_slot, &transactions);
+	return transactions;
+}
+
+/*
+ * What in the slots is in the way of a waiter, and not committed? Of those who
+ * share nothing is, and of a permit only if it is the only thing.
+ */
+static TransactionId
+busy_slot(LeaseStore *store, const text *resource, LeaseMode mode, const List *leases)
+{
+	List	   *transactions;
+
+	if (mode == MODE_SHARED || (mode == MODE_PERMIT && leases != NIL))
+		return InvalidTransactionId;
+	transactions = slot_transactions(store, resource);
+	return transactions == NIL ? InvalidTransactionId : ((BusyRow *) linitial(transactions))->xid;
+}
+
 /* List who waits in this database, and for what. */
 List *
 blocked_waiters(void)
@@ -442,6 +482,8 @@ blocked_waiters(void)
 		if (store_probe(store, resource, GATE_SLOT) == PROBE_BUSY)
 			b->busy_xid = store->busy.xid;
 		leases = current_leases(store, resource);
+		if (!TransactionIdIsValid(b->busy_xid))
+			b->busy_xid = busy_slot(store, resource, waiter->mode, leases);
 		if (leases != NIL)
 		{
 			b->holder_owner = ((Lease *) linitial(leases))->owner;

@@ -81,5 +81,36 @@ foreach my $kind ([ 'shared', "lease_acquire_shared('%s', '1 hour', '%s', NULL)"
 	$_->quit foreach $holder, $session;
 }
 
+# An exclusive waiter behind a slot that was not committed.
+{
+	my @sessions = map { open_session($node) } 1 .. 2;
+
+	look($node, "SELECT lease_acquire_shared('open', '1 hour', 'gone'), lease_release('open', 'gone')");
+	my $xid = $sessions[0]->query_safe("BEGIN; SELECT lease_acquire_shared('open', '1 hour', 'one')");
+	$xid = $sessions[0]->query_safe('SELECT CAST(pg_current_xact_id() AS xid)');
+	send_to_wait($node, $sessions[1], "SELECT lease_acquire('open', '1 hour', 'two', NULL)", in_lock_manager());
+	is(look($node, "SELECT blocked_by_xid FROM lease_waiters WHERE resource = 'open'"), $xid,
+		'who waits behind an open transaction that shares is seen to do so');
+	$sessions[0]->query_safe('ROLLBACK');
+	is(answer($sessions[1]), 't', 'and goes on when it ends');
+	$_->quit foreach @sessions;
+}
+
+# A circle of which one half is a slot that was not committed.
+{
+	my @sessions = map { open_session($node) } 1 .. 2;
+
+	look($node, "SELECT lease_acquire('circle 2', '1 hour', 'two'), lease_acquire_shared('circle 1', '1 hour', 'gone'), lease_release('circle 1', 'gone')");
+	$sessions[0]->query_safe("BEGIN; SET deadlock_timeout = '50ms'; SELECT lease_acquire_shared('circle 1', '1 hour', 'one')");
+	$sessions[1]->query_safe("SET deadlock_timeout = '50ms'");
+	send_sql($sessions[0], "SELECT lease_acquire('circle 2', '1 hour', 'other', NULL)");
+	becomes($node, q{SELECT count(*) FROM lease_waiters WHERE resource = 'circle 2'}, 1, 'one waits for two');
+	send_sql($sessions[1], "SELECT lease_acquire('circle 1', '1 hour', 'two', '1 min')");
+	becomes($node, 'SELECT deadlocks FROM lease_stats', 1, 'a deadlock with a slot of an open transaction is found');
+	like(answer($sessions[1]), qr/ERROR:  40P01/, 'by the one that came last');
+	look($node, "SELECT lease_release('circle 2', 'two')");
+	$_->quit foreach @sessions;
+}
+
 $node->stop;
 done_testing();
