@@ -820,7 +820,7 @@ one_is_taken(text **resources, int nresources)
 		ProbeResult found = store_probe(store, resources[i], GATE_SLOT);
 
 		CHECK_FOR_INTERRUPTS();
-		taken = found == PROBE_BUSY || (found == PROBE_FOUND && !is_free(&store->lease, now));
+		taken = (found == PROBE_BUSY && !purge_has(store->busy.xid)) || (found == PROBE_FOUND && !is_free(&store->lease, now));
 	}
 	store_close(store);
 	return taken;
