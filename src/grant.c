@@ -591,11 +591,10 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 	LeaseStore *store = store_open(RowExclusiveLock);
 	GrantOutcome outcome = refused_queue();
 	TimestampTz look_at = DT_NOEND;
+	PurgePatience patience = {0};	/* with all of them together */
 
 	for (int i = 0; i < nresources && outcome.result != GRANTED; i++)
 	{
-		PurgePatience patience = {0};
-
 		request->resource = resources[i];
 		do
 			outcome = request->mode == MODE_EXCLUSIVE ?
