@@ -56,15 +56,26 @@ waits_as(const Waiter *waiter, const text *owner)
 /* Who is in the way of a waiter: an open transaction, or an owner. */
 typedef struct Blocker
 {
-	int			pid;			/* 0: not a transaction */
-	text	   *owner;
+	int			pid;			/* of a transaction; 0: nobody runs it any more */
+	text	   *owner;			/* NULL: it is a transaction */
 	int64		grant;			/* what makes it the same one: xid or token */
 } Blocker;
 
 static bool
 is_blocker(const Waiter *waiter, const Blocker *blocker)
 {
-	return blocker->pid != 0 ? waiter->pid == blocker->pid : waits_as(waiter, blocker->owner);
+	return blocker->owner == NULL ? waiter->pid == blocker->pid : waits_as(waiter, blocker->owner);
+}
+
+/* Whoever runs an open transaction; without a pid when nobody does. */
+static Blocker *
+transaction_blocker(TransactionId xid)
+{
+	Blocker    *blocker = palloc0(sizeof(Blocker));
+
+	blocker->pid = BackendXidGetPid(SubTransGetTopmostTransaction(xid));
+	blocker->grant = xid;
+	return blocker;
 }
 
 /*
@@ -78,6 +89,7 @@ find_blockers(LeaseStore *store, const Waiter *waiter)
 {
 	text	   *resource = cstring_to_text_with_len(waiter->resource, waiter->resource_length);
 	List	   *leases;
+	List	   *transactions;
 	List	   *blockers = NIL;
 	ListCell   *cell;
 
@@ -86,15 +98,14 @@ find_blockers(LeaseStore *store, const Waiter *waiter)
 
 	if (store_probe(store, resource, GATE_SLOT) == PROBE_BUSY)
 	{
-		Blocker    *blocker = palloc0(sizeof(Blocker));
+		Blocker    *blocker = transaction_blocker(store->busy.xid);
 
-		blocker->pid = BackendXidGetPid(SubTransGetTopmostTransaction(store->busy.xid));
-		blocker->grant = store->busy.xid;
 		return blocker->pid != 0 ? list_make1(blocker) : NIL;
 	}
 
 	leases = current_leases(store, resource);
-	if (waiter->mode == MODE_PERMIT && list_length(leases) > 1)
+	transactions = slot_transactions(store, resource);
+	if (waiter->mode == MODE_PERMIT && list_length(leases) + list_length(transactions) > 1)
 		return NIL;
 	foreach(cell, leases)
 	{
@@ -104,6 +115,13 @@ find_blockers(LeaseStore *store, const Waiter *waiter)
 		blocker->owner = lease->owner;
 		blocker->grant = lease->token;
 		blockers = lappend(blockers, blocker);
+	}
+	foreach(cell, transactions)
+	{
+		Blocker    *blocker = transaction_blocker(((BusyRow *) lfirst(cell))->xid);
+
+		if (blocker->pid != 0)
+			blockers = lappend(blockers, blocker);
 	}
 	return blockers;
 }

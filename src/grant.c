@@ -574,6 +574,14 @@ purge_was_in_the_way(LeaseStore *store, const LeaseRequest *request, const Grant
 }
 
 /*
+ * How often to look again at several resources, one of which a transaction has.
+ * No wait in the lock manager would hear of the others, and not every
+ * end of a transaction wakes us: not that of one which was prepared, or which only
+ * locked the row.
+ */
+#define BUSY_INTERVAL	USECS_PER_SEC
+
+/*
  * Grant the first lease that can be had now, in the order given; the request
  * then names it. Never waits.
  */
@@ -583,17 +591,17 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 	LeaseStore *store = store_open(RowExclusiveLock);
 	GrantOutcome outcome = refused_queue();
 	TimestampTz look_at = DT_NOEND;
+	PurgePatience patience = {0};	/* with all of them together */
 
 	for (int i = 0; i < nresources && outcome.result != GRANTED; i++)
 	{
-		PurgePatience patience = {0};
-
 		request->resource = resources[i];
 		do
 			outcome = request->mode == MODE_EXCLUSIVE ?
 				try_exclusive(store, request) : try_slot(store, request);
 		while (purge_was_in_the_way(store, request, &outcome, &patience));
-		look_at = Min(look_at, outcome.held_until);
+		look_at = Min(look_at, outcome.result == REFUSED_BUSY && nresources > 1 ?
+					  clock_now() + BUSY_INTERVAL : outcome.held_until);
 	}
 	store_close(store);
 
@@ -811,7 +819,7 @@ one_is_taken(text **resources, int nresources)
 		ProbeResult found = store_probe(store, resources[i], GATE_SLOT);
 
 		CHECK_FOR_INTERRUPTS();
-		taken = found == PROBE_BUSY || (found == PROBE_FOUND && !is_free(&store->lease, now));
+		taken = (found == PROBE_BUSY && !purge_has(store->busy.xid)) || (found == PROBE_FOUND && !is_free(&store->lease, now));
 	}
 	store_close(store);
 	return taken;

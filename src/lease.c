@@ -132,6 +132,7 @@ typedef struct ClaimedSlots
 {
 	const Claim *claim;
 	List	   *slots;			/* int list */
+	int64		last_token;		/* of all slots */
 } ClaimedSlots;
 
 /* SlotVisitor */
@@ -140,35 +141,46 @@ note_claimed_slot(const Lease *lease, const BusyRow *busy, void *arg)
 {
 	ClaimedSlots *claimed = arg;
 
+	claimed->last_token = Max(claimed->last_token, lease->token);
 	if (is_claimed(lease, claimed->claim))
 		claimed->slots = list_append_unique_int(claimed->slots, lease->slot);
 }
 
 /*
  * Stand on the lease of the one who is meant, as far as committed; false when
- * there is none. It may have expired; of several, the latest one counts.
+ * there is none. It may have expired; of several, the latest one counts. One
+ * that has expired is lost when the resource was granted in the other way
+ * since: exclusively, over its slot, or to a slot, over the gate.
  */
 bool
 fetch_claimed_lease(LeaseStore *store, const text *resource, const Claim *claim)
 {
 	ClaimedSlots claimed = {.claim = claim};
 	ListCell   *cell;
+	int64		gate_token = 0;
 	int			slot = -1;
 	int64		token = 0;
 
-	if (store_fetch(store, resource, GATE_SLOT) && is_claimed(&store->lease, claim))
+	if (store_fetch(store, resource, GATE_SLOT))
 	{
-		if (is_held(&store->lease, clock_now()))
-			return true;
-		slot = GATE_SLOT;
-		token = store->lease.token;
+		gate_token = store->lease.token;
+		if (is_claimed(&store->lease, claim))
+		{
+			if (is_held(&store->lease, clock_now()))
+				return true;
+			slot = GATE_SLOT;
+			token = gate_token;
+		}
 	}
 
 	store_visit_slots(store, resource, note_claimed_slot, &claimed);
+	if (slot == GATE_SLOT && claimed.last_token > token)
+		slot = -1;
 	foreach(cell, claimed.slots)
 	{
 		if (store_fetch(store, resource, lfirst_int(cell)) && is_claimed(&store->lease, claim) &&
-			(slot < 0 || store->lease.token > token))
+			store->lease.token > token &&
+			(store->lease.token > gate_token || is_held(&store->lease, clock_now())))
 		{
 			slot = store->lease.slot;
 			token = store->lease.token;
@@ -434,6 +446,46 @@ current_leases(LeaseStore *store, const text *resource)
 	return leases;
 }
 
+/* SlotVisitor: keep a copy of who changes a slot. */
+static void
+note_busy_slot(const Lease *lease, const BusyRow *busy, void *arg)
+{
+	List	  **transactions = arg;
+	BusyRow    *copy;
+
+	if (busy == NULL || (*transactions != NIL && ((BusyRow *) llast(*transactions))->xid == busy->xid))
+		return;
+
+	copy = palloc(sizeof(BusyRow));
+	*copy = *busy;
+	*transactions = lappend(*transactions, copy);
+}
+
+/* List the open transactions that have taken slots, or are changing them. */
+List *
+slot_transactions(LeaseStore *store, const text *resource)
+{
+	List	   *transactions = NIL;
+
+	store_visit_slots(store, resource, note_busy_slot, &transactions);
+	return transactions;
+}
+
+/*
+ * What in the slots is in the way of a waiter, and not committed? Of those who
+ * share nothing is, and of a permit only if it is the only thing.
+ */
+static TransactionId
+busy_slot(LeaseStore *store, const text *resource, LeaseMode mode, const List *leases)
+{
+	List	   *transactions;
+
+	if (mode == MODE_SHARED || (mode == MODE_PERMIT && leases != NIL))
+		return InvalidTransactionId;
+	transactions = slot_transactions(store, resource);
+	return transactions == NIL ? InvalidTransactionId : ((BusyRow *) linitial(transactions))->xid;
+}
+
 /* List who waits in this database, and for what. */
 List *
 blocked_waiters(void)
@@ -464,6 +516,8 @@ blocked_waiters(void)
 		if (store_probe(store, resource, GATE_SLOT) == PROBE_BUSY)
 			b->busy_xid = store->busy.xid;
 		leases = current_leases(store, resource);
+		if (!TransactionIdIsValid(b->busy_xid))
+			b->busy_xid = busy_slot(store, resource, waiter->mode, leases);
 		if (leases != NIL)
 		{
 			b->holder_owner = ((Lease *) linitial(leases))->owner;

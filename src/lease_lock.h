@@ -278,6 +278,7 @@ extern bool renew_lease(const text *resource, int64 ttl, const Claim *claim);
 extern bool transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token);
 extern bool break_leases(const text *resource);
 extern List *current_leases(LeaseStore *store, const text *resource);
+extern List *slot_transactions(LeaseStore *store, const text *resource);
 extern bool held_token(const text *resource, const text *owner, int64 *token);
 
 /* assert.c: leases that a transaction relies on */

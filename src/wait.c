@@ -428,7 +428,8 @@ wait_is_my_turn(const text *resource)
 
 /*
  * Remember that the current transaction changed a lease, so that its waiters
- * are woken when the outcome is known.
+ * are woken when the outcome is known. Of several changes the earliest end
+ * counts: they may be of different slots.
  */
 void
 wait_note_change(const text *resource, TimestampTz expires_at)

@@ -90,4 +90,4 @@ ROLLBACK;
 
 DROP PROCEDURE expire;
 DROP FUNCTION still_pinned;
-SELECT lease_break('r');
+TRUNCATE lease_lock;

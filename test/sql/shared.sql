@@ -42,7 +42,7 @@ SELECT state FROM lease_status WHERE resource = 'doc';
 SELECT lease_acquire('doc', '1 hour', 'dora');
 SELECT lease_release('doc', 'ann'), lease_release('doc', 'dora');
 
--- an exclusive lease that expired lets readers in, and is still its owner's to release
+-- an exclusive lease that expired lets readers in, and is lost to its owner then
 SELECT lease_acquire('late', '1 hour', 'ann');
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'late';
 SELECT lease_acquire_shared('late', '1 hour', 'bob'), lease_acquire_shared('late', '1 hour', 'ann');

@@ -29,6 +29,7 @@ append_to_file($script, q{
 	\set n random(1, 300)
 	SELECT 1 / lease_acquire(:client_id || ' ' || :n, '1 microsecond', 'o')::int;
 	SELECT 1 / lease_acquire(:client_id || ' ' || :n, '1 microsecond', 'o')::int;
+	SELECT 1 / lease_acquire_all(ARRAY[:client_id || ' ' || :n, :client_id || ' ' || 1 + :n % 300], '1 microsecond', 'o')::int;
 });
 my ($purged_before) = $psql->("SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'lease_lock'");
 $node->command_ok([ 'pgbench', '-n', '-c', '8', '-t', '300', '--max-tries=1', '-f', $script, $node->connstr('postgres') ],

@@ -1,0 +1,116 @@
+# What waiters of one kind hear when somebody else's transaction does more
+# than one thing: nothing here depends on how long a step takes, since who
+# misses a wake-up would sleep for an hour.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WaitTest;
+
+my $node = start_waiting_node('seams', "${WaitTest::NEVER}max_prepared_transactions = 5\n");
+
+sub held_by
+{
+	my ($resource, $owners, $name) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return becomes($node, "SELECT string_agg(owner, ' ' ORDER BY owner) FROM lease_status
+		WHERE resource = '$resource' AND state = 'held'", $owners, $name);
+}
+
+# A reader that has its turn in a transaction that stays open.
+foreach my $kind ([ 'shared', "lease_acquire_shared('%s', '1 hour', '%s', NULL)" ],
+	[ 'permit', "lease_acquire_permit('%s', 3, '1 hour', '%s', NULL)" ])
+{
+	my ($r, $call) = @$kind;
+	my @sessions = map { open_session($node) } 1 .. 3;
+
+	look($node, "SELECT lease_acquire('$r', '1 hour', 'writer')");
+	$sessions[0]->query_safe('BEGIN');
+	send_to_wait($node, $sessions[$_], 'SELECT ' . sprintf($call, $r, "o$_"), in_queue()) foreach 0 .. 2;
+	look($node, "SELECT lease_release('$r', 'writer')");
+	held_by($r, 'o1 o2', "$r: those behind an open transaction have their turn meanwhile");
+	$sessions[0]->query_safe('COMMIT');
+	held_by($r, 'o0 o1 o2', "$r: and all of them in the end");
+	$_->quit foreach @sessions;
+}
+
+# A transaction gives one permit back and renews another one.
+{
+	my $session = open_session($node);
+
+	look($node, "SELECT lease_acquire_permit('renewed', 2, '1 hour', 'a'), lease_acquire_permit('renewed', 2, '1 hour', 'b')");
+	send_to_wait($node, $session, "SELECT lease_acquire_permit('renewed', 2, '1 hour', 'c', NULL)", in_queue());
+	look($node, "BEGIN; SELECT lease_release('renewed', 'a'); SELECT lease_renew('renewed', '2 hours', 'b'); COMMIT");
+	held_by('renewed', 'b c', 'a permit that was released is given away, whatever else the transaction did');
+	$session->quit;
+}
+
+# Limits go for who is handed a lease, too.
+{
+	look($node, "SELECT lease_acquire('mine', '1 hour', 'm'), lease_acquire('given', '1 hour', 'g')");
+	sql_fails($node, "SET lease_lock.max_leases_per_owner = 1; SELECT lease_transfer('given', 'g', 'm')",
+		'53400', 'one too many', 'a lease that is handed over counts for its new owner');
+	is(look($node, "SELECT lease_transfer('given', 'g', 'h') > 0"), 't', 'without a limit it is handed over');
+}
+
+# Who would take any of several, behind transactions that end without a word.
+{
+	my $holder = open_session($node);
+	my $session = open_session($node);
+
+	look($node, "SELECT lease_acquire('any 1', '1 hour', 'x')");
+	look($node, "BEGIN; SELECT lease_acquire('any 2', '1 hour', 'y'); PREPARE TRANSACTION 'p'");
+	send_to_wait($node, $session, "SELECT lease_acquire_any(ARRAY['any 1', 'any 2'], '1 hour', 'z', NULL)", in_queue());
+	look($node, "ROLLBACK PREPARED 'p'");
+	held_by('any 2', 'z', 'any of several: a prepared grant is rolled back');
+
+	answer($session);
+
+	look($node, "SELECT lease_acquire('any 3', '1 ms', 'x')");
+	$holder->query_safe(q{BEGIN; SELECT FROM lease_lock WHERE resource = 'any 3' FOR KEY SHARE});
+	send_to_wait($node, $session, "SELECT lease_acquire_any(ARRAY['any 1', 'any 3'], '1 hour', 'z', NULL)", in_queue());
+	$holder->query_safe('COMMIT');
+	held_by('any 3', 'z', 'any of several: a row lock is given up');
+	$_->quit foreach $holder, $session;
+}
+
+# An exclusive waiter behind a slot that was not committed.
+{
+	my @sessions = map { open_session($node) } 1 .. 2;
+
+	look($node, "SELECT lease_acquire_shared('open', '1 hour', 'gone'), lease_release('open', 'gone')");
+	my $xid = $sessions[0]->query_safe("BEGIN; SELECT lease_acquire_shared('open', '1 hour', 'one')");
+	$xid = $sessions[0]->query_safe('SELECT CAST(pg_current_xact_id() AS xid)');
+	send_to_wait($node, $sessions[1], "SELECT lease_acquire('open', '1 hour', 'two', NULL)", in_lock_manager());
+	is(look($node, "SELECT blocked_by_xid FROM lease_waiters WHERE resource = 'open'"), $xid,
+		'who waits behind an open transaction that shares is seen to do so');
+	$sessions[0]->query_safe('ROLLBACK');
+	is(answer($sessions[1]), 't', 'and goes on when it ends');
+	$_->quit foreach @sessions;
+}
+
+# A circle of which one half is a slot that was not committed.
+{
+	my @sessions = map { open_session($node) } 1 .. 2;
+
+	look($node, "SELECT lease_acquire('circle 2', '1 hour', 'two'), lease_acquire_shared('circle 1', '1 hour', 'gone'), lease_release('circle 1', 'gone')");
+	$sessions[0]->query_safe("BEGIN; SET deadlock_timeout = '50ms'; SELECT lease_acquire_shared('circle 1', '1 hour', 'one')");
+	$sessions[1]->query_safe("SET deadlock_timeout = '50ms'");
+	send_sql($sessions[0], "SELECT lease_acquire('circle 2', '1 hour', 'other', NULL)");
+	becomes($node, q{SELECT count(*) FROM lease_waiters WHERE resource = 'circle 2'}, 1, 'one waits for two');
+	send_sql($sessions[1], "SELECT lease_acquire('circle 1', '1 hour', 'two', '1 min')");
+	becomes($node, 'SELECT deadlocks FROM lease_stats', 1, 'a deadlock with a slot of an open transaction is found');
+	like(answer($sessions[1]), qr/ERROR:  40P01/, 'by the one that came last');
+	look($node, "SELECT lease_release('circle 2', 'two')");
+	$_->quit foreach @sessions;
+}
+
+$node->stop;
+done_testing();
