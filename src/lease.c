@@ -349,6 +349,28 @@ note_taken_slot(const Lease *lease, const BusyRow *busy, void *arg)
 		*slots = list_append_unique_int(*slots, lease->slot);
 }
 
+/* Stand on a row, waiting for an open transaction that is inserting it; false when there is none. */
+static bool
+fetch_or_wait(LeaseStore *store, const text *resource, int16 slot)
+{
+	while (!store_fetch(store, resource, slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+
+		switch (store_probe(store, resource, slot))
+		{
+			case PROBE_ABSENT:
+				return false;
+			case PROBE_BUSY:
+				store_wait(store->busy);
+				break;
+			case PROBE_FOUND:
+				break;			/* committed in this moment */
+		}
+	}
+	return true;
+}
+
 /*
  * Free the resource, whoever has it; false when it was free. Waits for open
  * transactions that change or pin a lease on it, or that take a slot.
@@ -362,14 +384,14 @@ break_leases(const text *resource)
 	bool		broken = false;
 
 	/* Once the gate is locked nobody comes in. */
-	if (store_fetch(store, resource, GATE_SLOT))
+	if (fetch_or_wait(store, resource, GATE_SLOT))
 		store_lock_row(store, LockTupleExclusive, LockWaitBlock);
 
 	store_visit_slots(store, resource, note_taken_slot, &slots);
 	slots = lappend_int(slots, GATE_SLOT);
 	foreach(cell, slots)
 	{
-		if (store_fetch(store, resource, lfirst_int(cell)) &&
+		if (fetch_or_wait(store, resource, lfirst_int(cell)) &&
 			!is_free(&store->lease, clock_now()) &&
 			store_lock_row(store, LockTupleExclusive, LockWaitBlock) == ROW_LOCKED &&
 			!is_free(&store->lease, clock_now()))

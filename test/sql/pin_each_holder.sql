@@ -90,4 +90,4 @@ ROLLBACK;
 
 DROP PROCEDURE expire;
 DROP FUNCTION still_pinned;
-SELECT lease_break('r');
+SELECT lease_break('r') AS broken, lease_purge() > 0 AS purged;
