@@ -54,6 +54,7 @@ static void
 require_writable(const char *function)
 {
 	PreventCommandIfReadOnly(function);
+	PreventCommandIfParallelMode(function);
 	PreventCommandDuringRecovery(function);
 }
 
@@ -588,6 +589,7 @@ lease_token(PG_FUNCTION_ARGS)
 	text	   *owner = name_arg(fcinfo, 1, "owner");
 	int64		token;
 
+	PreventCommandIfParallelMode("lease_token()");
 	if (!held_token(resource, owner, &token))
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);

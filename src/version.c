@@ -21,6 +21,7 @@
 #include "commands/trigger.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
@@ -34,6 +35,8 @@ typedef struct VersionColumn
 	AttrNumber	number;
 	Oid			type;
 	int64		last;			/* that the type has */
+	Oid			domain;			/* whose checks are to be made; invalid: none */
+	void	   *domain_state;
 } VersionColumn;
 
 static void
@@ -91,10 +94,12 @@ get_column(FunctionCallInfo fcinfo)
 				 errmsg("version column \"%s\" of table \"%s\" must have type integer or bigint, and not be generated",
 						name, RelationGetRelationName(call->tg_relation))));
 
-	column = MemoryContextAlloc(fcinfo->flinfo->fn_mcxt, sizeof(VersionColumn));
+	column = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(VersionColumn));
 	column->number = number;
 	column->type = type;
 	column->last = type == INT4OID ? PG_INT32_MAX : PG_INT64_MAX;
+	if (TupleDescAttr(RelationGetDescr(call->tg_relation), number - 1)->atttypid != type)
+		column->domain = TupleDescAttr(RelationGetDescr(call->tg_relation), number - 1)->atttypid;
 	fcinfo->flinfo->fn_extra = column;
 	return column;
 }
@@ -157,6 +162,8 @@ lease_version(PG_FUNCTION_ARGS)
 				 errdetail("It has reached " INT64_FORMAT ".", version)));
 
 	next[0] = column->type == INT4OID ? Int32GetDatum((int32) (version + 1)) : Int64GetDatum(version + 1);
+	if (OidIsValid(column->domain))
+		domain_check(next[0], false, column->domain, &column->domain_state, fcinfo->flinfo->fn_mcxt);
 	PG_RETURN_POINTER(heap_modify_tuple_by_cols(call->tg_newtuple, RelationGetDescr(call->tg_relation),
 												1, columns, next, isnull));
 }

@@ -131,4 +131,15 @@ CREATE TRIGGER t BEFORE INSERT ON wrong FOR EACH ROW EXECUTE FUNCTION lease_vers
 INSERT INTO wrong VALUES (1);
 SELECT lease_version();
 DROP TABLE wrong;
+
+-- the checks of a domain hold for what is counted on, too
+CREATE DOMAIN few_versions AS integer CHECK (VALUE < 3);
+CREATE TABLE limited (id integer, version few_versions);
+CREATE TRIGGER t BEFORE UPDATE ON limited FOR EACH ROW EXECUTE FUNCTION lease_version('version');
+INSERT INTO limited VALUES (1, 1);
+UPDATE limited SET id = 2;
+UPDATE limited SET id = 3;
+SELECT * FROM limited;
+DROP TABLE limited;
+DROP DOMAIN few_versions;
 DROP FUNCTION error_of, meddle, try_trigger;
