@@ -116,7 +116,7 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 				 errmsg("ttl of the lease on \"%s\" is out of range: %s", text_to_cstring(resource),
 						DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(ttl)))),
 				 errhint("Give an interval of more than zero and at most %d years.", MAX_TTL_YEARS)));
-	require_ttl_allowed(resource, usecs);
+	require_ttl_allowed(resource, "ttl", usecs);
 	return usecs;
 }
 
@@ -398,6 +398,7 @@ lease_request(PG_FUNCTION_ARGS)
 	request.reentrant = PG_GETARG_BOOL(6);
 	request.min_hold = span_arg(fcinfo, 7, "min_hold", request.ttl, request.resource);
 	request.lock_delay = span_arg(fcinfo, 8, "lock_delay", MAX_TTL, request.resource);
+	require_ttl_allowed(request.resource, "lock_delay", request.lock_delay);
 	request.payload = PG_ARGISNULL(9) ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(9)));
 	get_call_result_type(fcinfo, NULL, &desc);
 

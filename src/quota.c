@@ -91,16 +91,19 @@ refuse_hidden_limit(void)
 			 errhint("Connect again without that option.")));
 }
 
-/* Refuse a ttl, in microseconds, beyond lease_lock.max_ttl. */
+/*
+ * Refuse a ttl, or another time for which nobody else gets the lease, in
+ * microseconds, beyond lease_lock.max_ttl.
+ */
 void
-require_ttl_allowed(const text *resource, int64 ttl)
+require_ttl_allowed(const text *resource, const char *what, int64 ttl)
 {
 	if (limit_hidden)
 		refuse_hidden_limit();
 	if (max_ttl > 0 && ttl > max_ttl * 1000.0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("ttl of the lease on \"%s\" is longer than allowed", text_to_cstring(resource)),
+				 errmsg("%s of the lease on \"%s\" is longer than allowed", what, text_to_cstring(resource)),
 				 errdetail("Setting \"lease_lock.max_ttl\" is %s.",
 						   GetConfigOptionByName("lease_lock.max_ttl", NULL, false)),
 				 errhint("Take a shorter ttl and renew the lease in time, or ask a superuser to raise the setting.")));

@@ -11,7 +11,7 @@
 #include "lease_lock.h"
 
 extern void quota_init(void);
-extern void require_ttl_allowed(const text *resource, int64 ttl);
+extern void require_ttl_allowed(const text *resource, const char *what, int64 ttl);
 extern void require_lease_allowed(const Lease *granted);
 
 #endif							/* LEASE_LOCK_QUOTA_H */
