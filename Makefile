@@ -8,10 +8,13 @@ MODULE_big = lease_lock
 OBJS = \
 	src/lease_lock.o \
 	src/api.o \
+	src/acquire.o \
 	src/grant.o \
 	src/slots.o \
 	src/lease.o \
 	src/store.o \
+	src/store_read.o \
+	src/store_write.o \
 	src/wait.o \
 	src/deadlock.o \
 	src/subxact.o \

@@ -3,7 +3,7 @@
  * lease_lock.h
  *		Types and functions shared between the files of the extension.
  *
- * Calls go one way: api -> grant -> slots -> lease -> store, wait,
+ * Calls go one way: api -> acquire -> grant -> slots -> lease -> store, wait,
  * clock. The store knows nothing of rules, the rules nothing of tuples.
  *
  *-------------------------------------------------------------------------
@@ -144,7 +144,7 @@ extern bool interval_to_usecs(const Interval *interval, int64 *usecs);
 typedef bool (*SubtransactionWork) (void *arg);
 extern ErrorData *run_subtransaction(SubtransactionWork work, void *arg);
 
-/* store.c: the lock table */
+/* store.c, store_read.c, store_write.c: the lock table */
 extern void store_init(void);
 extern LeaseStore *store_open(LOCKMODE lockmode);
 extern StoreOpening store_open_if_free(LOCKMODE lockmode, LeaseStore **store);
@@ -260,6 +260,9 @@ extern void wait_for_name(const LeaseRequest *request);
 extern void give_up_name(const LeaseRequest *request);
 
 /* grant.c: who gets a lease */
+extern GrantOutcome try_grant(LeaseStore *store, const LeaseRequest *request);
+
+/* acquire.c: waiting for leases, one or several */
 extern GrantOutcome acquire_any(LeaseRequest *request, text **resources, int nresources,
 								int64 wait, void (*before_sleep) (void));
 extern bool acquire_all(LeaseRequest *request, text **resources, int nresources, int64 wait);

@@ -1,0 +1,42 @@
+/*-------------------------------------------------------------------------
+ *
+ * store.h
+ *		What the store files know of each other, and nobody else.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASE_LOCK_STORE_H
+#define LEASE_LOCK_STORE_H
+
+#include "access/genam.h"
+
+#include "lease_lock.h"
+
+/* Columns of the lock table. */
+enum
+{
+	Anum_resource = 1,
+	Anum_slot,
+	Anum_owner,
+	Anum_token,
+	Anum_granted_at,
+	Anum_expires_at,
+	Anum_holder,
+	Anum_xid,
+	Anum_mode,
+	Anum_holds,
+	Anum_lock_delay,
+	Anum_hold_until,
+	Anum_payload,
+	Natts_lease_lock = Anum_payload
+};
+
+/* store.c */
+extern bool store_is_key_index(Relation index);
+extern void store_read_row(LeaseStore *store);
+extern TupleTableSlot *store_form_row(LeaseStore *store, const Lease *lease);
+
+/* store_read.c */
+extern IndexScanDesc store_begin_resource_scan(LeaseStore *store, Snapshot snapshot, const text *resource);
+
+#endif							/* LEASE_LOCK_STORE_H */
