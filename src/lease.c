@@ -337,7 +337,6 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 		if (lease.token <= store->lease.token)
 			store_refuse_token(store);
 		lease.granted_at = clock_now();
-		lease.holder = GetUserId();
 		lease.xid = GetTopFullTransactionId();
 		lease.holds = 1;
 		note_transfer(&lease, &store->lease);
