@@ -391,7 +391,7 @@ break_leases(const text *resource)
 
 	for (;;)
 	{
-		taken = (TakenSlots) {NIL};
+		taken = (TakenSlots) {0};
 		store_visit_slots(store, resource, note_taken_slot, &taken);
 		if (!TransactionIdIsValid(taken.busy.xid))
 			break;
