@@ -48,14 +48,16 @@ SELECT code, message, hint FROM error_of($$ SELECT lease_transfer('x', 'ann', 'b
 \pset expanded off
 SELECT setval('lease_token_seq', :last_value) IS NOT NULL AS set_again;
 
--- it needs the privileges of the role that acquired; then the lease is that of the role which handed it over
+-- it needs the privileges of the role that acquired, which the lease stays with
 CREATE ROLE regress_lease_ann;
 CREATE ROLE regress_lease_bob IN ROLE regress_lease_ann;
 SET ROLE regress_lease_ann;
-SELECT lease_acquire('mine', '1 hour', 'ann'), lease_acquire_shared('ours', '1 hour', 'ann');
+SELECT lease_acquire('hers', '1 hour', 'ann'), lease_acquire_shared('ours', '1 hour', 'ann');
 SET ROLE regress_lease_bob;
-SELECT lease_transfer('mine', 'ann', 'bob') IS NOT NULL AS transferred, lease_transfer('ours', 'ann', 'bob') IS NOT NULL AS transferred_shared;
+SELECT lease_acquire('mine', '1 hour', 'bob'), lease_acquire_shared('ours', '1 hour', 'bob');
+SELECT lease_transfer('hers', 'ann', 'carl') IS NOT NULL AS transferred, lease_transfer('ours', 'ann', 'carl') IS NOT NULL AS transferred_shared;
 SET ROLE regress_lease_ann;
+SELECT lease_renew('hers', '2 hours', 'carl'), lease_release('hers', 'carl'), lease_release('ours', 'carl');
 \pset expanded on
 SELECT * FROM error_of($$ SELECT lease_transfer('mine', 'bob', 'ann') $$);
 SELECT code, message FROM error_of($$ SELECT lease_transfer('ours', 'bob', 'ann') $$);
