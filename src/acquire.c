@@ -189,6 +189,7 @@ acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait,
 			if (wait_is_long())
 				check_deadlock();
 
+			wait_stand_aside(outcome.own_lease);
 			if (before_sleep != NULL)
 				before_sleep();
 			if (outcome.result == REFUSED_BUSY)

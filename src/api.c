@@ -490,6 +490,7 @@ lease_waiters(PG_FUNCTION_ARGS)
 		values[3] = ObjectIdGetDatum(waiter->role);
 		values[4] = TimestampTzGetDatum(waiter->since);
 		values[5] = Int32GetDatum(b->position);
+		isnull[5] = waiter->nresources > 1; /* it stands in several lines */
 		values[6] = TimestampTzGetDatum(waiter->deadline);
 		values[7] = PointerGetDatum(b->holder_owner);
 		isnull[7] = b->holder_owner == NULL || !may_see_owner(b->holder_role);

@@ -208,7 +208,10 @@ slots_refuse(LeaseStore *store, SlotCheck *check)
 
 	check->nexpired = list_length(survey.expired);
 	if (survey.taken > 0)
+	{
 		check->refused = refused_by_slots(check->request, &survey);
+		check->refused.own_lease = survey.own_slot > 0;
+	}
 	else
 	{
 		pinned = find_pinned_slot(store, check->request->resource, survey.expired);
@@ -471,6 +474,7 @@ choose_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avo
 				break;
 			case PROBE_FOUND:
 				*outcome = try_again(store, request);
+				outcome->own_lease = outcome->result != GRANTED;
 				break;
 		}
 	}

@@ -198,6 +198,7 @@ typedef struct GrantOutcome
 {
 	GrantResult result;
 	bool		waited;
+	bool		own_lease;		/* refused: the same owner has a lease in another slot */
 	int64		token;			/* GRANTED */
 	TimestampTz expires_at;
 	TimestampTz held_until;		/* REFUSED_HELD: when to look again, else DT_NOEND */

@@ -334,7 +334,7 @@ waiter_before(Waiter *waiter)
 
 	do
 		other = waiter_at(other->previous);
-	while (other != NULL && !share_resource(other, waiter));
+	while (other != NULL && (other->aside || !share_resource(other, waiter)));
 
 	return other;
 }
@@ -364,7 +364,7 @@ is_last(Waiter *waiter)
 	if (waiter->nresources > 1)
 		return true;
 
-	while (other != NULL && (other->lost_turn || other->in_lock_wait || other->nresources > 1))
+	while (other != NULL && (other->lost_turn || other->aside || other->in_lock_wait || other->nresources > 1))
 		other = waiter_behind(other);
 	return other == NULL;
 }
@@ -397,11 +397,11 @@ wait_is_my_turn(const text *resource)
 
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
 	if (me != NULL)
-		me->lost_turn = false;
+		me->lost_turn = me->aside = false;
 	for (Waiter *waiter = waiter_at(queue->first); waiter != NULL && first == NULL; waiter = next)
 	{
 		next = waiter_at(waiter->next);
-		if (!waits_for(waiter, hash, resource) || waiter->lost_turn)
+		if (!waits_for(waiter, hash, resource) || waiter->lost_turn || waiter->aside)
 			continue;
 
 		if (waiter == me || !is_overdue(waiter, now))
@@ -475,7 +475,7 @@ has_to_hear(Waiter *waiter, const Change *change, bool committed, TimestampTz no
  *
  * It is woken even if it was called before, since it may be about to sleep,
  * having found the lease taken again; and after the lock is released, which
- * is what it takes next. Who is in no order is woken by any change.
+ * is what it takes next. Who stands in no order is woken by any change.
  */
 static void
 wake_first_waiters(bool committed)
@@ -497,7 +497,7 @@ wake_first_waiters(bool committed)
 	{
 		bool		has_to_wake = false;
 
-		if (waiter->database != MyDatabaseId || waiter->lost_turn)
+		if (waiter->database != MyDatabaseId || waiter->lost_turn || waiter->aside)
 			continue;
 
 		for (int i = 0; i < nchanges; i++)
@@ -513,7 +513,7 @@ wake_first_waiters(bool committed)
 	}
 	Assert(queue != NULL);
 	for (Waiter *waiter = waiter_at(queue->first); waiter != NULL; waiter = waiter_at(waiter->next))
-		if (waiter->database == MyDatabaseId && waiter->nresources > MAX_HASHES)
+		if (waiter->database == MyDatabaseId && (waiter->aside || waiter->nresources > MAX_HASHES))
 			wake(waiter);
 	LWLockRelease(&queue->lock);
 
@@ -619,6 +619,7 @@ wait_join(text **resources, int nresources, const LeaseRequest *request, int64 t
 	me->called_at = 0;
 	me->in_lock_wait = false;
 	me->lost_turn = false;
+	me->aside = false;
 	me->suspect = false;
 	me->mode = request->mode;
 	me->owner_length = VARSIZE_ANY_EXHDR(request->owner);
@@ -846,6 +847,26 @@ wait_suspect(const Waiter *waiter)
 		}
 	}
 	LWLockRelease(&queue->lock);
+}
+
+/*
+ * Let others go first, or not any more: what is in the way is a lease of the
+ * same owner, which is in nobody else's.
+ */
+void
+wait_stand_aside(bool aside)
+{
+	Waiter	   *behind;
+
+	if (me == NULL || me->aside == aside)
+		return;
+
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	me->aside = aside;
+	behind = waiter_behind(me);
+	LWLockRelease(&queue->lock);
+	if (aside && behind != NULL)
+		wake(behind);
 }
 
 /*

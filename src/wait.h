@@ -31,6 +31,7 @@ typedef struct Waiter
 	int64		called_at;		/* monotonic; 0: its turn has not come */
 	bool		in_lock_wait;	/* behind a transaction: cannot hear a call */
 	bool		lost_turn;		/* did not hear one; unset by itself */
+	bool		aside;			/* its own owner is in the way: others come first */
 	bool		suspect;		/* to check for a deadlock at once */
 	LeaseMode	mode;
 	int			nresources;		/* 1, or so many any of which will do */
@@ -57,6 +58,7 @@ extern void wait_begin_lock(void);
 extern void wait_end_lock(void);
 extern int	wait_lock_limit(void);
 extern void wait_check_lock_timeout(void);
+extern void wait_stand_aside(bool aside);
 extern void wait_sleep(const GrantOutcome *refusal);
 extern bool wait_is_long(void);
 extern List *wait_list(void);

@@ -112,5 +112,17 @@ foreach my $kind ([ 'shared', "lease_acquire_shared('%s', '1 hour', '%s', NULL)"
 	$_->quit foreach @sessions;
 }
 
+# Owners of a slot that waits for itself.
+{
+	my $session = open_session($node);
+
+	look($node, "SELECT lease_acquire_permit('twice', 3, '1 hour', 'a')");
+	send_to_wait($node, $session, "SELECT lease_acquire_permit('twice', 3, '1 hour', 'a', NULL)", in_queue());
+	is(look($node, "SELECT lease_acquire_permit('twice', 3, '1 hour', 'b')"), 't', 'who waits for its own permit holds nobody up');
+	look($node, "SELECT lease_release('twice', 'a')");
+	held_by('twice', 'a b', 'and gets it in the end');
+	$session->quit;
+}
+
 $node->stop;
 done_testing();
