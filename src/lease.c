@@ -241,6 +241,29 @@ belongs_to(const Lease *lease, const void *arg)
 }
 
 /*
+ * Is a lease that has expired lost, since the resource was granted in the other
+ * way meanwhile? See fetch_claimed_lease().
+ */
+static bool
+is_lost(const Lease *lease)
+{
+	LeaseStore *store = store_open(AccessShareLock);
+	Claim		anybody = {0};
+	ClaimedSlots slots = {.claim = &anybody};
+	bool		lost;
+
+	if (lease->slot != GATE_SLOT)
+		lost = store_fetch(store, lease->resource, GATE_SLOT) && store->lease.token > lease->token;
+	else
+	{
+		store_visit_slots(store, lease->resource, note_claimed_slot, &slots);
+		lost = slots.last_token > lease->token;
+	}
+	store_close(store);
+	return lost;
+}
+
+/*
  * Release everything that this owner took; returns how many leases.
  *
  * Leases of roles that the caller may not act for are passed over: another
@@ -260,6 +283,7 @@ release_all_leases(const text *owner)
 		CHECK_FOR_INTERRUPTS();
 
 		if (may_act(&store->lease) &&
+			(is_held(&store->lease, clock_now()) || !is_lost(&store->lease)) &&
 			store_lock_row(store, LockTupleExclusive, LockWaitBlock) == ROW_LOCKED &&
 			is_owner(&store->lease, owner) && may_act(&store->lease))
 		{
