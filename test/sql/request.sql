@@ -200,7 +200,7 @@ SELECT payload, payload IS NULL AS nothing FROM lease_status WHERE resource = 'n
 
 -- a large one, in every mode; it is copied neither by a renewal nor by a release
 CREATE TABLE large AS SELECT m, p, jsonb_agg(md5(m || i)) AS payload FROM unnest(ARRAY['exclusive', 'shared', 'permit'], ARRAY[NULL, NULL, 3]) AS a(m, p), generate_series(1, 3000) AS i GROUP BY m, p;
-SELECT m, pg_column_size(payload) > 100000 AS large, r.granted FROM large, lease_request('large ' || m, '1 hour', 'ann', mode => m, permits => p, payload => payload) AS r ORDER BY m;
+SELECT m, pg_column_size(payload) > 10000 AS large, r.granted FROM large, lease_request('large ' || m, '1 hour', 'ann', mode => m, permits => p, payload => payload) AS r ORDER BY m;
 SELECT format('SELECT count(DISTINCT chunk_id) AS stored, max(chunk_id) AS last FROM %s', reltoastrelid::regclass) AS look FROM pg_class WHERE oid = 'lease_lock'::regclass \gset
 :look \gset
 SELECT bool_and(lease_renew('large ' || m, '2 hours', 'ann')) FROM large, generate_series(1, 5);
