@@ -19,7 +19,7 @@ max_connections = 20
 max_prepared_transactions = 0
 max_wal_senders = 0
 CONF
-my $full = 'out of shared memory.*HINT:  You might need to increase max_locks_per_transaction';
+my $full = 'out of shared memory.*HINT:  You might need to increase "?max_locks_per_transaction"?';
 
 # As many tables as there are locks for, and more.
 $node->safe_psql('postgres', "CREATE TABLE many_$_ ()") foreach 1 .. 20;
