@@ -167,6 +167,8 @@ $psql->('CREATE DATABASE last');
 $psql->('DROP DATABASE last');
 pass('databases are created and dropped beside a launcher that sleeps');
 
-unlike(slurp_file($node->logfile), qr/WARNING|ERROR|FATAL|PANIC/, 'nothing to complain of');
+# From 19 on, who drops a database ends the worker in it, which the server notes.
+my $log = slurp_file($node->logfile) =~ s/^.*FATAL:  terminating background worker "lease_lock purge worker".*\n//gmr;
+unlike($log, qr/WARNING|ERROR|FATAL|PANIC/, 'nothing to complain of');
 $node->stop;
 done_testing();

@@ -98,21 +98,21 @@ $session->query_safe(q{SET lease_lock.log_events = 'takeover'});
 }
 
 # another role's lease, and a role that was dropped
-$node->safe_psql('postgres', qq{CREATE ROLE "two\nlines" LOGIN; CREATE ROLE thief LOGIN});
+$node->safe_psql('postgres', qq{CREATE ROLE "two\tparts" LOGIN; CREATE ROLE thief LOGIN});
 {
 	my $late = q{SELECT lease_acquire('roles', '1 ms', 'secret'); SELECT pg_sleep(0.005)};
 	my $stderr;
 
-	$node->safe_psql('postgres', qq{SET ROLE "two\nlines"; $late});
+	$node->safe_psql('postgres', qq{SET ROLE "two\tparts"; $late});
 	logged();
 	is($node->safe_psql('postgres', q{SET client_min_messages = 'debug1'; SELECT lease_acquire('roles', '1 hour', 'new')},
 			extra_params => [ '-U', 'thief' ]), 't', 'another role takes a lease over');
 	$node->psql('postgres', q{SET client_min_messages = 'debug1'; SELECT lease_release('roles', 'new')},
 		extra_params => [ '-U', 'thief' ], stderr => \$stderr);
 	unlike($stderr, qr/secret/, 'and is not told whose it was');
-	like(logged(), qr/taken over by owner "new" of role "thief" from owner "secret" of role "two\\nlines" /, 'the log is');
-	$node->safe_psql('postgres', qq{SET ROLE "two\nlines"; $late});
-	$node->safe_psql('postgres', qq{DROP ROLE "two\nlines"});
+	like(logged(), qr/taken over by owner "new" of role "thief" from owner "secret" of role "two\\tparts" /, 'the log is');
+	$node->safe_psql('postgres', qq{SET ROLE "two\tparts"; $late});
+	$node->safe_psql('postgres', qq{DROP ROLE "two\tparts"});
 	logs('dropped role', q{SELECT lease_acquire('roles', '1 hour', 'new')},
 		'lease on "roles" taken over by owner "new" of role "postgres" from owner "secret" of role "unknown \(OID=\d+\)" .*');
 }
