@@ -134,7 +134,7 @@ look($node, q{
 	CREATE PROCEDURE beat(workers int) LANGUAGE plpgsql AS $$
 	BEGIN
 		WHILE (SELECT count(*) FROM outcome) < workers LOOP
-			PERFORM lease_renew(resource, 6 * random() * interval '1 ms', owner) FROM lease_status WHERE state = 'held';
+			PERFORM lease_renew(resource, (0.01 + 6 * random()) * interval '1 ms', owner) FROM lease_status WHERE state = 'held';
 			PERFORM pg_sleep(0.003 * random());
 			IF random() < 0.3 THEN
 				ROLLBACK;
