@@ -15,27 +15,41 @@ CREATE SEQUENCE lease_token_seq AS pg_catalog.int8 NO CYCLE CACHE 1;
  */
 SELECT pg_catalog.pg_extension_config_dump('lease_token_seq', '');
 
+/*
+ * What changes together stands together, so that little is logged: a release
+ * changes owner and expires_at, a grant also the three columns behind them.
+ */
 CREATE TABLE lease_lock (
 	resource pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
 	slot pg_catalog.int2 NOT NULL DEFAULT 0,
 	owner pg_catalog.text COLLATE pg_catalog."C",
+	expires_at pg_catalog.timestamptz NOT NULL,
 	token pg_catalog.int8 NOT NULL,
 	granted_at pg_catalog.timestamptz NOT NULL,
-	expires_at pg_catalog.timestamptz NOT NULL,
-	holder pg_catalog.oid NOT NULL,
 	xid pg_catalog.xid8 NOT NULL,
+	holder pg_catalog.oid NOT NULL,
 	mode pg_catalog."char" NOT NULL,
 	holds pg_catalog.int4 NOT NULL,
 	lock_delay pg_catalog.int8 NOT NULL,
 	hold_until pg_catalog.timestamptz,
 	payload pg_catalog.jsonb,
+	last_owner pg_catalog.text COLLATE pg_catalog."C",
 	PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 70);
 
 /* Names are at most 1024 bytes: never worth a trip to a TOAST table. */
 ALTER TABLE lease_lock
 	ALTER COLUMN resource SET STORAGE PLAIN,
-	ALTER COLUMN owner SET STORAGE PLAIN;
+	ALTER COLUMN owner SET STORAGE PLAIN,
+	ALTER COLUMN last_owner SET STORAGE PLAIN;
+
+/*
+ * Finds an owner's lease among many others on the same resource. Not on the
+ * column owner, which changes with every grant and release: those of an
+ * exclusive lease would not be in place any more. The library knows the index
+ * by its columns and its condition.
+ */
+CREATE INDEX lease_lock_last_owner ON lease_lock (resource, last_owner, slot) WHERE last_owner IS NOT NULL;
 
 COMMENT ON TABLE lease_lock IS
 	'leases, as the lease_* functions keep them; read lease_status instead';
@@ -47,6 +61,7 @@ COMMENT ON COLUMN lease_lock.mode IS 'x exclusive, s shared, p permit';
 COMMENT ON COLUMN lease_lock.holds IS 'how often it has to be released';
 COMMENT ON COLUMN lease_lock.lock_delay IS 'microseconds after an expiry in which nobody gets it';
 COMMENT ON COLUMN lease_lock.hold_until IS 'a release before keeps it until then';
+COMMENT ON COLUMN lease_lock.last_owner IS 'in slots above 32: who took it last, also when released since';
 
 CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
@@ -244,7 +259,7 @@ SELECT
 	l.granted_at,
 	l.expires_at,
 	l.expires_at + c.lock_delay AS free_at,
-	l.holds,
+	CASE WHEN l.owner IS NULL THEN 0 ELSE l.holds END AS holds,
 	pg_catalog.pg_get_userbyid(l.holder) AS holder,
 	l.xid,
 	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE')

@@ -125,6 +125,9 @@ wait_for_obstacle(void *arg)
 
 	LockTimeout = wait_lock_limit();
 	wait_for_transaction(obstacle->request, obstacle->outcome);
+
+	/* Time that ran out in the moment when the wait ended is told here, not later. */
+	CHECK_FOR_INTERRUPTS();
 	return false;
 }
 

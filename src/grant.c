@@ -351,7 +351,7 @@ gate_appeared(LeaseStore *store, void *arg)
 typedef struct Gate
 {
 	ProbeResult found;
-	int64		last_token;		/* of all slots */
+	int64		last_token;		/* of all slots, unless a lower one is above that of the gate */
 } Gate;
 
 /*
@@ -445,6 +445,7 @@ choose_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avo
 			Gate *gate, GrantOutcome *outcome)
 {
 	BusyRow		gate_maker;
+	int64		expired_token = 0;	/* of the last exclusive lease, which may be pinned */
 	SlotSurvey	survey;
 
 	gate->found = store_probe(store, request->resource, GATE_SLOT);
@@ -459,8 +460,12 @@ choose_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avo
 		*outcome = refused_by_transaction(gate_maker);
 		return 0;
 	}
+	if (gate->found == PROBE_FOUND && store->lease.owner != NULL)
+		expired_token = store->lease.token;
 
-	survey = survey_slots(store, request, avoid);
+	survey = find_slot(store, request, avoid);
+	if (survey.last_token < expired_token)
+		survey = survey_slots(store, request, avoid);
 	gate->last_token = survey.last_token;
 	if (survey.own_slot > 0)
 	{

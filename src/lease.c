@@ -102,7 +102,10 @@ make_durable(void)
 		ForceSyncCommit();
 }
 
-/* Turn the locked row into a tombstone that others get from then on. */
+/*
+ * Turn the locked row into a tombstone that others get from then on. What means
+ * nothing without an owner stays as it is, and need not be logged.
+ */
 static void
 leave_tombstone(LeaseStore *store, TimestampTz free_at)
 {
@@ -110,7 +113,6 @@ leave_tombstone(LeaseStore *store, TimestampTz free_at)
 
 	lease.owner = NULL;
 	lease.expires_at = Min(lease.expires_at, free_at);
-	lease.holds = 0;
 	lease.lock_delay = 0;
 	lease.hold_until = DT_NOBEGIN;
 	lease.payload = (Datum) 0;
@@ -132,18 +134,49 @@ typedef struct ClaimedSlots
 {
 	const Claim *claim;
 	List	   *slots;			/* int list */
-	int64		last_token;		/* of all slots */
 } ClaimedSlots;
 
 /* SlotVisitor */
-static void
+static bool
 note_claimed_slot(const Lease *lease, const BusyRow *busy, void *arg)
 {
 	ClaimedSlots *claimed = arg;
 
-	claimed->last_token = Max(claimed->last_token, lease->token);
 	if (is_claimed(lease, claimed->claim))
 		claimed->slots = list_append_unique_int(claimed->slots, lease->slot);
+	return true;
+}
+
+/* Look for slots with a lease of the one who is meant. */
+static void
+find_claimed_slots(LeaseStore *store, const text *resource, ClaimedSlots *claimed)
+{
+	const text *owner = claimed->claim->owner;
+
+	if (owner == NULL)
+		store_visit_slots(store, resource, note_claimed_slot, claimed);
+	else if (store_visit_near_slots(store, resource, note_claimed_slot, claimed))
+		store_visit_far_slots_of(store, resource, owner, note_claimed_slot, claimed);
+}
+
+/* SlotVisitor */
+static bool
+note_token(const Lease *lease, const BusyRow *busy, void *arg)
+{
+	int64	   *last_token = arg;
+
+	*last_token = Max(*last_token, lease->token);
+	return true;
+}
+
+/* Get the highest token of all slots. */
+static int64
+last_slot_token(LeaseStore *store, const text *resource)
+{
+	int64		last_token = 0;
+
+	store_visit_slots(store, resource, note_token, &last_token);
+	return last_token;
 }
 
 /*
@@ -161,7 +194,8 @@ fetch_claimed_lease(LeaseStore *store, const text *resource, const Claim *claim)
 	int			slot = -1;
 	int64		token = 0;
 
-	if (store_fetch(store, resource, GATE_SLOT))
+	/* What nobody is changing is as committed, and found without a snapshot. */
+	if (store_probe(store, resource, GATE_SLOT) == PROBE_FOUND || store_fetch(store, resource, GATE_SLOT))
 	{
 		gate_token = store->lease.token;
 		if (is_claimed(&store->lease, claim))
@@ -173,9 +207,9 @@ fetch_claimed_lease(LeaseStore *store, const text *resource, const Claim *claim)
 		}
 	}
 
-	store_visit_slots(store, resource, note_claimed_slot, &claimed);
-	if (slot == GATE_SLOT && claimed.last_token > token)
+	if (slot == GATE_SLOT && last_slot_token(store, resource) > token)
 		slot = -1;
+	find_claimed_slots(store, resource, &claimed);
 	foreach(cell, claimed.slots)
 	{
 		if (store_fetch(store, resource, lfirst_int(cell)) && is_claimed(&store->lease, claim) &&
@@ -248,17 +282,12 @@ static bool
 is_lost(const Lease *lease)
 {
 	LeaseStore *store = store_open(AccessShareLock);
-	Claim		anybody = {0};
-	ClaimedSlots slots = {.claim = &anybody};
 	bool		lost;
 
 	if (lease->slot != GATE_SLOT)
 		lost = store_fetch(store, lease->resource, GATE_SLOT) && store->lease.token > lease->token;
 	else
-	{
-		store_visit_slots(store, lease->resource, note_claimed_slot, &slots);
-		lost = slots.last_token > lease->token;
-	}
+		lost = last_slot_token(store, lease->resource) > lease->token;
 	store_close(store);
 	return lost;
 }
@@ -348,7 +377,7 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 		{
 			LeaseRequest request = {.resource = resource, .owner = new_owner, .permits = MAX_SLOT};
 
-			if (!claim_name(&request) || survey_slots(store, &request, NULL).own_slot > 0)
+			if (!claim_name(&request) || find_slot(store, &request, NULL).own_slot > 0)
 				ereport(ERROR,
 						(errcode(ERRCODE_OBJECT_IN_USE),
 						 errmsg("new owner has a lease on \"%s\" already", text_to_cstring(resource)),
@@ -384,7 +413,7 @@ typedef struct TakenSlots
 } TakenSlots;
 
 /* SlotVisitor */
-static void
+static bool
 note_taken_slot(const Lease *lease, const BusyRow *busy, void *arg)
 {
 	TakenSlots *taken = arg;
@@ -393,6 +422,7 @@ note_taken_slot(const Lease *lease, const BusyRow *busy, void *arg)
 		taken->busy = *busy;
 	else if (!is_free(lease, clock_now()))
 		taken->slots = list_append_unique_int(taken->slots, lease->slot);
+	return true;
 }
 
 /*
@@ -440,7 +470,7 @@ break_leases(const text *resource)
 }
 
 /* SlotVisitor: keep a copy of every lease that somebody holds. */
-static void
+static bool
 note_held_lease(const Lease *lease, const BusyRow *busy, void *arg)
 {
 	List	  **leases = arg;
@@ -448,12 +478,13 @@ note_held_lease(const Lease *lease, const BusyRow *busy, void *arg)
 
 	if (!is_held(lease, clock_now()) ||
 		(*leases != NIL && ((Lease *) llast(*leases))->slot == lease->slot))
-		return;
+		return true;
 
 	copy = palloc(sizeof(Lease));
 	*copy = *lease;
 	copy->owner = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(lease->owner));
 	*leases = lappend(*leases, copy);
+	return true;
 }
 
 /* List the leases that somebody holds on the resource. */
@@ -470,18 +501,19 @@ current_leases(LeaseStore *store, const text *resource)
 }
 
 /* SlotVisitor: keep a copy of who changes a slot. */
-static void
+static bool
 note_busy_slot(const Lease *lease, const BusyRow *busy, void *arg)
 {
 	List	  **transactions = arg;
 	BusyRow    *copy;
 
 	if (busy == NULL || (*transactions != NIL && ((BusyRow *) llast(*transactions))->xid == busy->xid))
-		return;
+		return true;
 
 	copy = palloc(sizeof(BusyRow));
 	*copy = *busy;
 	*transactions = lappend(*transactions, copy);
+	return true;
 }
 
 /* List the open transactions that have taken slots, or are changing them. */

@@ -27,6 +27,15 @@
 #define GATE_SLOT		0
 #define MAX_SLOT		32767
 
+/*
+ * The first slots are near: they are looked at one by one. The others are far:
+ * which of them has the lease of an owner is told by an index, which costs
+ * more than it saves among few. To have all tests meet far slots, build with -DNEAR_SLOTS=0.
+ */
+#ifndef NEAR_SLOTS
+#define NEAR_SLOTS		32
+#endif
+
 /* Bytes in the name of a resource or owner; fits an index entry many times. */
 #define MAX_NAME_LENGTH	1024
 
@@ -89,6 +98,8 @@ typedef struct LeaseStore
 {
 	Relation	table;
 	Relation	primary_key;
+	Oid			owner_index_oid;	/* invalid: there is none */
+	Relation	owner_index;	/* opened when needed */
 	Oid			token_sequence;
 	LOCKMODE	lockmode;
 	bool		written;
@@ -110,9 +121,9 @@ typedef bool (*InsertCheck) (LeaseStore *store, void *arg);
 
 /*
  * A lease, as it is committed or as we left it. With busy, another transaction
- * is changing it, or is making it.
+ * is changing it, or is making it. Returns whether to show more.
  */
-typedef void (*SlotVisitor) (const Lease *lease, const BusyRow *busy, void *arg);
+typedef bool (*SlotVisitor) (const Lease *lease, const BusyRow *busy, void *arg);
 
 typedef enum StoreOpening
 {
@@ -158,6 +169,11 @@ extern bool store_used_slots(LeaseStore *store, const text *resource);
 extern bool store_gate_is_new(LeaseStore *store, const text *resource);
 extern bool store_row_is_ours(LeaseStore *store);
 extern void store_visit_slots(LeaseStore *store, const text *resource, SlotVisitor visit, void *arg);
+extern void store_visit_slot_range(LeaseStore *store, const text *resource, int first, int last,
+								   SlotVisitor visit, void *arg);
+extern bool store_visit_near_slots(LeaseStore *store, const text *resource, SlotVisitor visit, void *arg);
+extern void store_visit_far_slots_of(LeaseStore *store, const text *resource, const text *owner,
+									 SlotVisitor visit, void *arg);
 extern bool store_fetch(LeaseStore *store, const text *resource, int16 slot);
 extern void store_wait(BusyRow busy);
 extern RowLockResult store_lock_row(LeaseStore *store, LockTupleMode mode, LockWaitPolicy policy);
@@ -227,11 +243,16 @@ typedef struct SlotSurvey
 } SlotSurvey;
 
 static inline bool
+same_text(const text *a, const text *b)
+{
+	return VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
+		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
+}
+
+static inline bool
 is_owner(const Lease *lease, const text *owner)
 {
-	return lease->owner != NULL &&
-		VARSIZE_ANY_EXHDR(lease->owner) == VARSIZE_ANY_EXHDR(owner) &&
-		memcmp(VARDATA_ANY(lease->owner), VARDATA_ANY(owner), VARSIZE_ANY_EXHDR(owner)) == 0;
+	return lease->owner != NULL && same_text(lease->owner, owner);
 }
 
 static inline bool
@@ -255,6 +276,7 @@ is_free(const Lease *lease, TimestampTz now)
 
 /* slots.c: the slots beside the gate */
 extern SlotSurvey survey_slots(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avoid);
+extern SlotSurvey find_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avoid);
 extern int	find_pinned_slot(LeaseStore *store, const text *resource, const List *slots);
 extern bool claim_name(const LeaseRequest *request);
 extern void wait_for_name(const LeaseRequest *request);

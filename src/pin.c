@@ -51,13 +51,6 @@ static HTAB *resources;
 static dlist_head pins_in_order;
 static uint64 losses = 0;		/* pins that were here and are not any more */
 
-static bool
-same_text(const text *a, const text *b)
-{
-	return VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
-		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
-}
-
 /* Get the place of a resource's pins; NULL when it is not there, unless it is to be made. */
 static PinnedResource *
 pinned_resource(const text *resource, HASHACTION action)

@@ -18,6 +18,12 @@
  * many who come at once do not all try the same slot, and who comes again
  * finds the row that it left.
  *
+ * Nor may a permit among thousands cost as much as all of them. An owner's own
+ * lease is in one of the first slots, which are looked at one by one, or an
+ * index tells where (NEAR_SLOTS). And the search ends at the first slot that is
+ * free, unless somebody holds one beyond the number. All slots are looked at
+ * when there is no other way to tell that none is free.
+ *
  * A lease that expired does not free its slot while its owner's transaction
  * pins it. Nothing but the attempt to lock the row tells; it is made in a
  * subtransaction of which nothing remains.
@@ -40,14 +46,18 @@ typedef struct Search
 	const LeaseRequest *request;
 	const Bitmapset *avoid;		/* slots that did not let themselves be locked */
 	TimestampTz now;
-	int			home;			/* the owner's place among the permits */
+	int			first;			/* slots to choose from */
+	int			last;
+	int			home;			/* the owner's place among them */
 	int			last_slot;		/* that was visited; they come in descending order */
+	int			visited;		/* so many, in one place among the far ones */
 	bool		last_was_taken;
-	int			taken_beyond;	/* of the taken ones, beyond the permits */
+	int			taken_beyond;	/* of the taken ones, beyond those to choose from */
 	int			used;			/* free slots to choose from: with a row, */
 	int			unused;			/* without one, */
 	int			lowest;			/* and the lowest of both */
 	bool		used_was_own;
+	int			left;			/* a far one, free, that the owner was the last to have */
 	SlotSurvey	survey;
 } Search;
 
@@ -55,7 +65,9 @@ typedef struct Search
 static int
 distance(const Search *search, int slot)
 {
-	return (slot - search->home + search->request->permits) % search->request->permits;
+	int			nslots = search->last - search->first + 1;
+
+	return (slot - search->home + nslots) % nslots;
 }
 
 static void
@@ -69,7 +81,7 @@ keep_nearest(const Search *search, int *best, int slot)
 static void
 offer_unused(Search *search, int from, int to)
 {
-	to = Min(to, search->request->permits);
+	to = Min(to, search->last);
 	if (from > to)
 		return;
 
@@ -88,7 +100,7 @@ offer_used(Search *search, const Lease *lease)
 
 	if (lease->owner != NULL)
 		search->survey.expired = lappend_int(search->survey.expired, lease->slot);
-	if (lease->slot > search->request->permits || bms_is_member(lease->slot, search->avoid))
+	if (lease->slot > search->last || bms_is_member(lease->slot, search->avoid))
 		return;
 
 	if (own || !search->used_was_own)
@@ -98,7 +110,7 @@ offer_used(Search *search, const Lease *lease)
 }
 
 /* SlotVisitor */
-static void
+static bool
 look_at_slot(const Lease *lease, const BusyRow *busy, void *arg)
 {
 	Search	   *search = arg;
@@ -116,28 +128,28 @@ look_at_slot(const Lease *lease, const BusyRow *busy, void *arg)
 	if (busy != NULL && is_owner(lease, search->request->owner))
 		survey->own_slot = lease->slot;
 	if (search->last_was_taken)
-		return;
+		return true;
 
 	if (busy == NULL && is_free(lease, search->now))
 	{
 		offer_used(search, lease);
-		return;
+		return true;
 	}
 
 	if (busy != NULL && purge_has(busy->xid))
 	{
 		survey->purger = *busy;
-		return;
+		return true;
 	}
 
 	search->last_was_taken = true;
 	survey->taken++;
-	if (lease->slot > search->request->permits)
+	if (lease->slot > search->last)
 		search->taken_beyond++;
 	if (busy != NULL)
 	{
 		survey->busy = *busy;
-		return;
+		return true;
 	}
 
 	survey->first_free_at = Min(survey->first_free_at, free_from(lease));
@@ -149,16 +161,36 @@ look_at_slot(const Lease *lease, const BusyRow *busy, void *arg)
 		survey->holder = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(lease->owner));
 		survey->holder_role = lease->holder;
 	}
+	return true;
 }
 
-/* The owner's place among so many slots. */
-static int
-home_slot(const LeaseRequest *request)
+static uint32
+owner_hash(const text *owner)
 {
-	uint32		hash = hash_bytes((const unsigned char *) VARDATA_ANY(request->owner),
-								  VARSIZE_ANY_EXHDR(request->owner));
+	return hash_bytes((const unsigned char *) VARDATA_ANY(owner), VARSIZE_ANY_EXHDR(owner));
+}
 
-	return 1 + (int) (((uint64) hash * request->permits) >> 32);
+/* The place of a hash among so many, from 0. */
+static int
+hash_place(uint32 hash, int nplaces)
+{
+	return (int) (((uint64) hash * nplaces) >> 32);
+}
+
+/* Begin to look for one of these slots, if any. */
+static Search
+begin_search(const LeaseRequest *request, const Bitmapset *avoid, int first, int last)
+{
+	return (Search) {
+		.request = request,
+		.avoid = avoid,
+		.now = clock_now(),
+		.first = first,
+		.last = last,
+		.home = first <= last ? first + hash_place(owner_hash(request->owner), last - first + 1) : 0,
+		.last_slot = MAX_SLOT + 1,
+		.survey = {.first_free_at = DT_NOEND, .last_free_at = DT_NOBEGIN}
+	};
 }
 
 /*
@@ -168,14 +200,7 @@ home_slot(const LeaseRequest *request)
 SlotSurvey
 survey_slots(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avoid)
 {
-	Search		search = {
-		.request = request,
-		.avoid = avoid,
-		.now = clock_now(),
-		.home = request->permits > 0 ? home_slot(request) : 0,
-		.last_slot = MAX_SLOT + 1,
-		.survey = {.first_free_at = DT_NOEND, .last_free_at = DT_NOBEGIN}
-	};
+	Search		search = begin_search(request, avoid, 1, request->permits);
 
 	store_visit_slots(store, request->resource, look_at_slot, &search);
 	offer_unused(&search, 1, search.last_slot - 1);
@@ -186,6 +211,141 @@ survey_slots(LeaseStore *store, const LeaseRequest *request, const Bitmapset *av
 		search.survey.free_slot = search.lowest;
 	else
 		search.survey.free_slot = search.used != 0 ? search.used : search.unused;
+	return search.survey;
+}
+
+/* SlotVisitor: a far slot that may have a lease of the owner. */
+static bool
+look_at_own_slot(const Lease *lease, const BusyRow *busy, void *arg)
+{
+	Search	   *search = arg;
+	bool		own = is_owner(lease, search->request->owner);
+
+	search->survey.last_token = Max(search->survey.last_token, lease->token);
+	if (own && (busy != NULL || is_held(lease, search->now)))
+		search->survey.own_slot = lease->slot;
+	else if (busy == NULL && is_free(lease, search->now) && lease->slot <= search->request->permits &&
+			 !bms_is_member(lease->slot, search->avoid))
+	{
+		search->left = lease->slot;
+		if (own)
+			search->used = lease->slot;
+	}
+	return true;
+}
+
+/*
+ * How many far slots are looked at, where one after the other is taken, before
+ * the search goes on elsewhere; also, in the hope for one that somebody left,
+ * before a row is made. And in how many places before all are looked at.
+ */
+#define SLOTS_IN_PLACE	8
+#define MAX_PLACES		16
+
+/* One place for so many far slots: with fewer, it is not worth it. */
+#define SLOTS_FOR_PLACE	64
+
+/* SlotVisitor: end at the first slot that somebody left. */
+static bool
+look_at_far_slot(const Lease *lease, const BusyRow *busy, void *arg)
+{
+	Search	   *search = arg;
+
+	search->survey.last_token = Max(search->survey.last_token, lease->token);
+	if (lease->slot != search->last_slot)
+	{
+		if (search->unused == 0 && lease->slot < search->last_slot - 1)
+			search->unused = search->last_slot - 1;
+		search->last_slot = lease->slot;
+		search->last_was_taken = false;
+		search->visited++;
+	}
+
+	if (busy != NULL || !is_free(lease, search->now))
+		search->last_was_taken = true;
+	else if (!search->last_was_taken && !bms_is_member(lease->slot, search->avoid))
+		search->used = lease->slot;
+	return search->used == 0 && search->visited < SLOTS_IN_PLACE;
+}
+
+/*
+ * Look for a far slot in some places that depend on the owner. In each, go down
+ * for a few slots.
+ */
+static void
+search_far_slots(LeaseStore *store, Search *search)
+{
+	const LeaseRequest *request = search->request;
+	int			nfar = request->permits - NEAR_SLOTS;
+	int			nplaces = Min(1 + nfar / SLOTS_FOR_PLACE, MAX_PLACES);
+	uint32		hash = owner_hash(request->owner);
+
+	for (int i = 0; i < nplaces && search->used == 0 && search->unused == 0; i++)
+	{
+		int			start = NEAR_SLOTS + 1 + hash_place(murmurhash32(hash + i), nfar);
+
+		search->last_slot = start + 1;
+		search->last_was_taken = false;
+		search->visited = 0;
+		store_visit_slot_range(store, request->resource, NEAR_SLOTS + 1, start, look_at_far_slot, search);
+		if (search->visited < SLOTS_IN_PLACE && search->unused == 0 && search->last_slot > NEAR_SLOTS + 1)
+			search->unused = search->last_slot - 1;
+	}
+}
+
+/* SlotVisitor */
+static bool
+note_taken(const Lease *lease, const BusyRow *busy, void *arg)
+{
+	bool	   *taken = arg;
+
+	*taken = busy != NULL ? !purge_has(busy->xid) : !is_free(lease, clock_now());
+	return !*taken;
+}
+
+/* Has somebody a slot beyond the number that is asked for? */
+static bool
+is_taken_beyond(LeaseStore *store, const LeaseRequest *request)
+{
+	bool		taken = false;
+
+	if (request->permits < MAX_SLOT)
+		store_visit_slot_range(store, request->resource, request->permits + 1, MAX_SLOT, note_taken, &taken);
+	return taken;
+}
+
+/*
+ * Find a slot that the request may have, and the one that its owner has already,
+ * without looking at more slots than necessary. When a free one is found, what
+ * the survey says of the others is only what was seen.
+ *
+ * Whether somebody is beyond the permits is looked at last. If nobody is, the
+ * primary key alone keeps the others to as many as there are permits.
+ */
+SlotSurvey
+find_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avoid)
+{
+	Search		search;
+	bool		has_far_slots;
+
+	if (request->permits <= NEAR_SLOTS)
+		return survey_slots(store, request, avoid);
+
+	search = begin_search(request, avoid, 1, NEAR_SLOTS);
+	has_far_slots = store_visit_near_slots(store, request->resource, look_at_slot, &search);
+	offer_unused(&search, 1, search.last_slot - 1);
+	if (has_far_slots)
+		store_visit_far_slots_of(store, request->resource, request->owner, look_at_own_slot, &search);
+	if (search.survey.own_slot > 0)
+		return search.survey;
+
+	if (search.used == 0 && search.unused == 0)
+		search.used = search.left;
+	if (search.used == 0 && search.unused == 0)
+		search_far_slots(store, &search);
+	search.survey.free_slot = search.used != 0 ? search.used : search.unused;
+	if (search.survey.free_slot == 0 || (has_far_slots && is_taken_beyond(store, request)))
+		return survey_slots(store, request, avoid);
 	return search.survey;
 }
 

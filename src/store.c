@@ -16,11 +16,13 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "catalog/pg_am.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "executor/executor.h"
+#include "nodes/primnodes.h"
 #include "storage/lmgr.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -33,8 +35,8 @@
 #include "store.h"
 
 static const Oid column_types[Natts_lease_lock] = {
-	TEXTOID, INT2OID, TEXTOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, OIDOID, XID8OID,
-	CHAROID, INT4OID, INT8OID, TIMESTAMPTZOID, JSONBOID
+	TEXTOID, INT2OID, TEXTOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, XID8OID, OIDOID,
+	CHAROID, INT4OID, INT8OID, TIMESTAMPTZOID, JSONBOID, TEXTOID
 };
 
 /*
@@ -43,6 +45,7 @@ static const Oid column_types[Natts_lease_lock] = {
  */
 static Oid	table_oid = InvalidOid;
 static Oid	sequence_oid = InvalidOid;
+static Oid	owner_index_oid = InvalidOid;	/* good as long as sequence_oid is */
 
 static void
 forget_objects(Datum arg, Oid relid)
@@ -134,6 +137,65 @@ store_is_key_index(Relation index)
 		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
 }
 
+/* Is that the condition that last_owner is not NULL, and no other? */
+static bool
+requires_last_owner(List *predicate)
+{
+	NullTest   *test = list_length(predicate) == 1 && IsA(linitial(predicate), NullTest) ? linitial(predicate) : NULL;
+
+	return test != NULL && test->nulltesttype == IS_NOT_NULL &&
+		IsA(test->arg, Var) && ((Var *) test->arg)->varattno == Anum_last_owner;
+}
+
+/* Does the index find the far slots that an owner was the last to take? */
+static bool
+is_owner_index(Relation index)
+{
+	static const AttrNumber columns[] = {Anum_resource, Anum_last_owner, Anum_slot};
+	Form_pg_index form = index->rd_index;
+
+	if (index->rd_rel->relam != BTREE_AM_OID || !form->indisvalid ||
+		form->indnkeyatts != lengthof(columns) ||
+		index->rd_indcollation[0] != C_COLLATION_OID || index->rd_indcollation[1] != C_COLLATION_OID)
+		return false;
+	for (int i = 0; i < form->indnkeyatts; i++)
+		if (form->indkey.values[i] != columns[i] || index->rd_indoption[i] != 0)
+			return false;
+	return requires_last_owner(RelationGetIndexPredicate(index));
+}
+
+/*
+ * Find that index; invalid when somebody dropped it. Then all slots are looked
+ * at instead.
+ */
+static Oid
+find_owner_index(Relation table)
+{
+	List	   *indexes = RelationGetIndexList(table);
+	Oid			found = InvalidOid;
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		if (is_owner_index(index))
+			found = RelationGetRelid(index);
+		index_close(index, AccessShareLock);
+	}
+	list_free(indexes);
+	return found;
+}
+
+/* Get that index, open; NULL when there is none. */
+Relation
+store_owner_index(LeaseStore *store)
+{
+	if (store->owner_index == NULL && OidIsValid(store->owner_index_oid))
+		store->owner_index = index_open(store->owner_index_oid, store->lockmode);
+	return store->owner_index;
+}
+
 /* Open the index that finds the rows. */
 static Relation
 open_primary_key(Relation table, LOCKMODE lockmode)
@@ -159,11 +221,15 @@ make_store(Relation table, LOCKMODE lockmode)
 		/* From here on news of a change clears it; then look again next time. */
 		table_oid = relid;
 		check_table(store->table);
+		store->owner_index_oid = owner_index_oid = find_owner_index(store->table);
 		store->token_sequence = extension_relation("lease_token_seq");
 		sequence_oid = table_oid == relid ? store->token_sequence : InvalidOid;
 	}
 	else
+	{
 		store->token_sequence = sequence_oid;
+		store->owner_index_oid = owner_index_oid;
+	}
 
 	store->primary_key = open_primary_key(store->table, lockmode);
 	store->lockmode = lockmode;
@@ -246,6 +312,8 @@ store_close(LeaseStore *store)
 	ExecDropSingleTupleTableSlot(store->row);
 	if (store->glance != NULL)
 		ExecDropSingleTupleTableSlot(store->glance);
+	if (store->owner_index != NULL)
+		index_close(store->owner_index, unlock);
 	index_close(store->primary_key, unlock);
 	table_close(store->table, unlock);
 	pfree(store);
@@ -302,11 +370,13 @@ store_form_row(LeaseStore *store, const Lease *lease)
 	row->tts_values[Anum_lock_delay - 1] = Int64GetDatum(lease->lock_delay);
 	row->tts_values[Anum_hold_until - 1] = TimestampTzGetDatum(lease->hold_until);
 	row->tts_values[Anum_payload - 1] = lease->payload;
+	row->tts_values[Anum_last_owner - 1] = PointerGetDatum(lease->owner);
 
 	memset(row->tts_isnull, false, Natts_lease_lock * sizeof(bool));
 	row->tts_isnull[Anum_owner - 1] = lease->owner == NULL;
 	row->tts_isnull[Anum_hold_until - 1] = lease->hold_until == DT_NOBEGIN;
 	row->tts_isnull[Anum_payload - 1] = lease->payload == (Datum) 0;
+	row->tts_isnull[Anum_last_owner - 1] = lease->owner == NULL || lease->slot <= NEAR_SLOTS;
 	for (int i = Natts_lease_lock; i < row->tts_tupleDescriptor->natts; i++)
 		row->tts_isnull[i] = true;	/* a column that came and went */
 

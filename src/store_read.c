@@ -23,12 +23,15 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/itup.h"
 #include "access/relscan.h"
 #include "access/sysattr.h"
 #include "access/xact.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "utils/fmgroids.h"
@@ -37,6 +40,14 @@
 
 #include "compat.h"
 #include "store.h"
+
+/* Where this session wrote a row last. */
+static struct
+{
+	Oid			table;
+	uint64		key;			/* hash of resource and slot */
+	ItemPointerData tid;
+}			last_written;
 
 /* Which slots a scan looks at. */
 static void
@@ -52,8 +63,8 @@ set_scan_keys(IndexScanDesc scan, const text *resource, StrategyNumber strategy,
 }
 
 /* Start to look for the versions of one row. */
-static IndexScanDesc
-begin_key_scan(LeaseStore *store, Snapshot snapshot, const text *resource, int16 slot)
+IndexScanDesc
+store_begin_slot_scan(LeaseStore *store, Snapshot snapshot, const text *resource, int16 slot)
 {
 	IndexScanDesc scan = index_beginscan(store->table, store->primary_key, snapshot, NULL, 2, 0, SO_NONE);
 
@@ -81,6 +92,14 @@ met_by(const SnapshotData *dirty)
 	};
 }
 
+/* What does a dirty snapshot, which shows the row that the store stands on, say of it? */
+static ProbeResult
+probed(LeaseStore *store, const SnapshotData *dirty)
+{
+	store->busy = met_by(dirty);
+	return TransactionIdIsValid(store->busy.xid) ? PROBE_BUSY : PROBE_FOUND;
+}
+
 /* Read the next row of a scan with a dirty snapshot. */
 static ProbeResult
 probe_next(LeaseStore *store, IndexScanDesc scan, const SnapshotData *dirty)
@@ -89,8 +108,46 @@ probe_next(LeaseStore *store, IndexScanDesc scan, const SnapshotData *dirty)
 		return PROBE_ABSENT;
 
 	store_read_row(store);
-	store->busy = met_by(dirty);
-	return TransactionIdIsValid(store->busy.xid) ? PROBE_BUSY : PROBE_FOUND;
+	return probed(store, dirty);
+}
+
+static uint64
+row_key(const text *resource, int16 slot)
+{
+	return hash_bytes_extended((const unsigned char *) VARDATA_ANY(resource), VARSIZE_ANY_EXHDR(resource), slot);
+}
+
+/* Remember where a row was written; see probe_last_written(). */
+void
+store_remember_row(LeaseStore *store, const Lease *lease, const ItemPointerData *tid)
+{
+	last_written.table = RelationGetRelid(store->table);
+	last_written.key = row_key(lease->resource, lease->slot);
+	last_written.tid = *tid;
+}
+
+/*
+ * Look for a row where this session wrote it last, if it did, without the
+ * index: who releases a lease has mostly acquired it. What is there now may
+ * be another row; then, or if there is none, tells nothing.
+ */
+static ProbeResult
+probe_last_written(LeaseStore *store, const text *resource, int16 slot)
+{
+	SnapshotData dirty;
+
+	if (last_written.table != RelationGetRelid(store->table) ||
+		last_written.key != row_key(resource, slot) ||
+		ItemPointerGetBlockNumber(&last_written.tid) >= RelationGetNumberOfBlocks(store->table))
+		return PROBE_ABSENT;
+
+	InitDirtySnapshot(dirty);
+	if (!table_tuple_fetch_row_version(store->table, &last_written.tid, &dirty, store->row))
+		return PROBE_ABSENT;
+	store_read_row(store);
+	if (store->lease.slot != slot || !same_text(store->lease.resource, resource))
+		return PROBE_ABSENT;
+	return probed(store, &dirty);
 }
 
 /* Look for a row, and at what open transactions do to it. Writes nothing. */
@@ -99,10 +156,13 @@ store_probe(LeaseStore *store, const text *resource, int16 slot)
 {
 	SnapshotData dirty;
 	IndexScanDesc scan;
-	ProbeResult result;
+	ProbeResult result = probe_last_written(store, resource, slot);
+
+	if (result != PROBE_ABSENT)
+		return result;
 
 	InitDirtySnapshot(dirty);
-	scan = begin_key_scan(store, &dirty, resource, slot);
+	scan = store_begin_slot_scan(store, &dirty, resource, slot);
 	result = probe_next(store, scan, &dirty);
 	index_endscan(scan);
 	return result;
@@ -222,7 +282,7 @@ store_gate_is_new(LeaseStore *store, const text *resource)
 	bool		is_new = true;
 
 	InitDirtySnapshot(dirty);
-	scan = begin_key_scan(store, &dirty, resource, GATE_SLOT);
+	scan = store_begin_slot_scan(store, &dirty, resource, GATE_SLOT);
 	while (is_new && index_getnext_slot(scan, BackwardScanDirection, row))
 	{
 		bool		no_owner;
@@ -242,18 +302,16 @@ store_gate_is_new(LeaseStore *store, const text *resource)
 #define MAX_STEPS	8
 
 /*
- * Show every slot but the gate, the highest first. All that was committed when
- * the visit began is shown, or what was committed to the same slot since; what
- * open transactions are doing is shown as well, unless it begins behind us.
- * A slot that is being changed may be shown twice. The visitor must not use
- * the store.
+ * Show the slots from last down to first that a scan comes to. Returns whether it
+ * came to a row above them, also one that is not there any more.
  */
-void
-store_visit_slots(LeaseStore *store, const text *resource, SlotVisitor visit, void *arg)
+static bool
+visit_slots(LeaseStore *store, IndexScanDesc scan, const text *resource, int first, int last,
+			SlotVisitor visit, void *arg)
 {
 	Snapshot	latest = GetLatestSnapshot();
 	SnapshotData dirty;
-	IndexScanDesc scan = store_begin_resource_scan(store, SnapshotAny, resource);
+	bool		rows_above = false;
 	int			done = MAX_SLOT + 1;	/* of this slot we have seen the committed version */
 	int			steps = 0;
 
@@ -265,9 +323,15 @@ store_visit_slots(LeaseStore *store, const text *resource, SlotVisitor visit, vo
 
 		CHECK_FOR_INTERRUPTS();
 		store_read_row(store);
-		if (store->lease.slot == GATE_SLOT)
+		if (store->lease.slot < first)
 			break;
 
+		if (store->lease.slot > last)
+		{
+			rows_above = true;
+			set_scan_keys(scan, resource, BTLessEqualStrategyNumber, F_INT2LE, last);
+			continue;
+		}
 		if (store->lease.slot == done)
 		{
 			if (++steps > MAX_STEPS)
@@ -287,7 +351,105 @@ store_visit_slots(LeaseStore *store, const text *resource, SlotVisitor visit, vo
 			done = store->lease.slot;
 			steps = 0;
 		}
-		visit(&store->lease, TransactionIdIsValid(busy.xid) ? &busy : NULL, arg);
+		if (!visit(&store->lease, TransactionIdIsValid(busy.xid) ? &busy : NULL, arg))
+			break;
+	}
+	index_endscan(scan);
+	return rows_above;
+}
+
+/*
+ * Show every slot but the gate, the highest first. All that was committed when
+ * the visit began is shown, or what was committed to the same slot since; what
+ * open transactions are doing is shown as well, unless it begins behind us.
+ * A slot that is being changed may be shown twice. The visitor must not use
+ * the store. The same goes for the other visits.
+ */
+void
+store_visit_slots(LeaseStore *store, const text *resource, SlotVisitor visit, void *arg)
+{
+	visit_slots(store, store_begin_resource_scan(store, SnapshotAny, resource), resource,
+				GATE_SLOT + 1, MAX_SLOT, visit, arg);
+}
+
+/* Show only slots from last down to first. */
+void
+store_visit_slot_range(LeaseStore *store, const text *resource, int first, int last,
+					   SlotVisitor visit, void *arg)
+{
+	IndexScanDesc scan = index_beginscan(store->table, store->primary_key, SnapshotAny, NULL, 2, 0, SO_NONE);
+
+	set_scan_keys(scan, resource, BTLessEqualStrategyNumber, F_INT2LE, last);
+	visit_slots(store, scan, resource, first, last, visit, arg);
+}
+
+/*
+ * Show only the near slots. Returns whether there may be others: false
+ * means that none was committed when the visit began.
+ */
+bool
+store_visit_near_slots(LeaseStore *store, const text *resource, SlotVisitor visit, void *arg)
+{
+	return visit_slots(store, store_begin_resource_scan(store, SnapshotAny, resource), resource,
+					   GATE_SLOT + 1, NEAR_SLOTS, visit, arg);
+}
+
+/* Which far slots of an owner a scan of the index looks at. */
+static void
+set_owner_scan_keys(IndexScanDesc scan, const text *resource, const text *owner, int last)
+{
+	ScanKeyData keys[3];
+
+	ScanKeyEntryInitialize(&keys[0], 0, 1, BTEqualStrategyNumber, TEXTOID,
+						   C_COLLATION_OID, F_TEXTEQ, PointerGetDatum(resource));
+	ScanKeyEntryInitialize(&keys[1], 0, 2, BTEqualStrategyNumber, TEXTOID,
+						   C_COLLATION_OID, F_TEXTEQ, PointerGetDatum(owner));
+	ScanKeyEntryInitialize(&keys[2], 0, 3, BTLessEqualStrategyNumber, INT2OID,
+						   InvalidOid, F_INT2LE, Int16GetDatum(last));
+	index_rescan(scan, keys, 3, NULL, 0);
+}
+
+/*
+ * Show the far slots that may have a lease of the owner, or that it was the last
+ * to have. The index names slots that it left long ago as well, for as long as an
+ * old snapshot keeps vacuum away; so only the slot is taken from there, once,
+ * and then shown as it is now.
+ */
+void
+store_visit_far_slots_of(LeaseStore *store, const text *resource, const text *owner, SlotVisitor visit, void *arg)
+{
+	Relation	index = store_owner_index(store);
+	IndexScanDesc scan;
+	int			last = MAX_SLOT + 1;	/* slot that was shown */
+	int			steps = 0;
+
+	if (index == NULL)
+	{
+		store_visit_slot_range(store, resource, NEAR_SLOTS + 1, MAX_SLOT, visit, arg);
+		return;
+	}
+
+	scan = index_beginscan(store->table, index, SnapshotAny, NULL, 3, 0, SO_NONE);
+	scan->xs_want_itup = true;
+	set_owner_scan_keys(scan, resource, owner, MAX_SLOT);
+	while (index_getnext_tid(scan, BackwardScanDirection) != NULL)
+	{
+		bool		isnull;
+		int			slot = DatumGetInt16(index_getattr(scan->xs_itup, 3, scan->xs_itupdesc, &isnull));
+
+		CHECK_FOR_INTERRUPTS();
+		if (slot == last)
+		{
+			if (++steps > MAX_STEPS)
+			{
+				set_owner_scan_keys(scan, resource, owner, last - 1);
+				steps = 0;
+			}
+			continue;
+		}
+		last = slot;
+		steps = 0;
+		store_visit_slot_range(store, resource, slot, slot, visit, arg);
 	}
 	index_endscan(scan);
 }
@@ -313,7 +475,7 @@ bool
 store_fetch(LeaseStore *store, const text *resource, int16 slot)
 {
 	Snapshot	latest = GetLatestSnapshot();
-	IndexScanDesc scan = begin_key_scan(store, SnapshotAny, resource, slot);
+	IndexScanDesc scan = store_begin_slot_scan(store, SnapshotAny, resource, slot);
 	bool		found = false;
 
 	while (!found && index_getnext_slot(scan, BackwardScanDirection, store->row))

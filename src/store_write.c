@@ -16,6 +16,7 @@
 #include "access/genam.h"
 #include "access/relscan.h"
 #include "access/xact.h"
+#include "catalog/index.h"
 #include "commands/sequence.h"
 #include "executor/executor.h"
 #include "storage/lmgr.h"
@@ -103,17 +104,37 @@ typedef struct IndexWriter
 	ResultRelInfo *target;
 } IndexWriter;
 
+/*
+ * Open the indexes that a row of that slot may have entries in. Like
+ * ExecOpenIndices(), but for the condition of the index on owners, which costs
+ * more to evaluate than all the rest.
+ */
 static IndexWriter
-open_indexes(LeaseStore *store)
+open_indexes(LeaseStore *store, int16 slot)
 {
 	IndexWriter writer;
 	MemoryContext context;
+	List	   *indexes;
+	ListCell   *cell;
 
 	writer.estate = CreateExecutorState();
 	context = MemoryContextSwitchTo(writer.estate->es_query_cxt);
 	writer.target = makeNode(ResultRelInfo);
 	InitResultRelInfo(writer.target, store->table, 0, NULL, 0);
-	ExecOpenIndices(writer.target, false);
+
+	indexes = RelationGetIndexList(store->table);
+	if (slot <= NEAR_SLOTS)
+		indexes = list_delete_oid(indexes, store->owner_index_oid);
+	writer.target->ri_IndexRelationDescs = palloc(list_length(indexes) * sizeof(Relation));
+	writer.target->ri_IndexRelationInfo = palloc(list_length(indexes) * sizeof(IndexInfo *));
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
+		int			i = writer.target->ri_NumIndices++;
+
+		writer.target->ri_IndexRelationDescs[i] = index;
+		writer.target->ri_IndexRelationInfo[i] = BuildIndexInfo(index);
+	}
 	MemoryContextSwitchTo(context);
 	return writer;
 }
@@ -131,12 +152,14 @@ close_indexes(IndexWriter *writer)
  * it does not matter which slot that was. What was there since the
  * statement began is dead by now but cannot have been vacuumed away.
  *
- * Looks at all slots, and so finds out by the way whether there are others.
+ * For an exclusive lease, finds out by the way whether there are other slots.
  */
 static bool
 overtaken(LeaseStore *store, const Lease *lease, ItemPointer own_row)
 {
-	IndexScanDesc scan = store_begin_resource_scan(store, SnapshotAny, lease->resource);
+	bool		exclusive = lease->slot == GATE_SLOT && lease->owner != NULL;
+	IndexScanDesc scan = exclusive ? store_begin_resource_scan(store, SnapshotAny, lease->resource) :
+		store_begin_slot_scan(store, SnapshotAny, lease->resource, lease->slot);
 	bool		found = false;
 
 	store->has_slots = false;
@@ -145,9 +168,8 @@ overtaken(LeaseStore *store, const Lease *lease, ItemPointer own_row)
 		store_read_row(store);
 		if (store->lease.slot != GATE_SLOT)
 			store->has_slots = true;
-		if (store->lease.slot == lease->slot || (lease->slot == GATE_SLOT && lease->owner != NULL))
-			found = !ItemPointerEquals(&store->row->tts_tid, own_row) &&
-				store->lease.token > lease->token;
+		found = !ItemPointerEquals(&store->row->tts_tid, own_row) &&
+			store->lease.token > lease->token;
 	}
 	index_endscan(scan);
 
@@ -168,7 +190,7 @@ bool
 store_insert(LeaseStore *store, const Lease *lease, InsertCheck check, void *arg)
 {
 	TupleTableSlot *row = store_form_row(store, lease);
-	IndexWriter writer = open_indexes(store);
+	IndexWriter writer = open_indexes(store, lease->slot);
 	List	   *arbiters = NIL;
 	TransactionId xid = GetCurrentTransactionId();
 	uint32		speculative_token = SpeculativeInsertionLockAcquire(xid);
@@ -187,6 +209,7 @@ store_insert(LeaseStore *store, const Lease *lease, InsertCheck check, void *arg
 	SpeculativeInsertionLockRelease(xid);
 
 	close_indexes(&writer);
+	store_remember_row(store, lease, &row->tts_tid);
 	ExecDropSingleTupleTableSlot(row);
 	finish_write(store);
 	return !conflict;
@@ -196,7 +219,7 @@ store_insert(LeaseStore *store, const Lease *lease, InsertCheck check, void *arg
 static void
 insert_index_entries(LeaseStore *store, TupleTableSlot *row, TU_UpdateIndexes which)
 {
-	IndexWriter writer = open_indexes(store);
+	IndexWriter writer = open_indexes(store, DatumGetInt16(row->tts_values[Anum_slot - 1]));
 	RelationPtr all = writer.target->ri_IndexRelationDescs;
 	RelationPtr others = palloc(writer.target->ri_NumIndices * sizeof(Relation));
 	Datum		key[2] = {row->tts_values[Anum_resource - 1], row->tts_values[Anum_slot - 1]};
@@ -222,9 +245,27 @@ insert_index_entries(LeaseStore *store, TupleTableSlot *row, TU_UpdateIndexes wh
 }
 
 /*
- * Replace the row that the store stands on and has locked. The key stays as
- * it is to the byte, header included, or the update would not be in place.
+ * The key of the new row stays as it is to the byte, header included, or the
+ * update would not be in place. So does the last owner, unless another one
+ * takes the slot; a release does not change it.
  */
+static void
+keep_indexed_columns(LeaseStore *store, TupleTableSlot *row, const Lease *lease)
+{
+	const TupleTableSlot *old = store->row;
+	int			i = Anum_last_owner - 1;
+
+	row->tts_values[Anum_resource - 1] = old->tts_values[Anum_resource - 1];
+	if (lease->slot > NEAR_SLOTS &&
+		(lease->owner == NULL ||
+		 (!old->tts_isnull[i] && same_text(lease->owner, DatumGetTextPP(old->tts_values[i])))))
+	{
+		row->tts_values[i] = old->tts_values[i];
+		row->tts_isnull[i] = old->tts_isnull[i];
+	}
+}
+
+/* Replace the row that the store stands on and has locked. */
 void
 store_update(LeaseStore *store, const Lease *lease)
 {
@@ -234,8 +275,7 @@ store_update(LeaseStore *store, const Lease *lease)
 	TU_UpdateIndexes which;
 	TM_Result	result;
 
-	row->tts_values[Anum_resource - 1] = store->row->tts_values[Anum_resource - 1];
-
+	keep_indexed_columns(store, row, lease);
 	result = table_tuple_update(store->table, &store->row->tts_tid, row, GetCurrentCommandId(true), 0,
 								GetActiveSnapshot(), InvalidSnapshot, true,
 								&failure, &lockmode, &which);
@@ -245,6 +285,7 @@ store_update(LeaseStore *store, const Lease *lease)
 	if (which != TU_None)
 		insert_index_entries(store, row, which);
 
+	store_remember_row(store, lease, &row->tts_tid);
 	ExecDropSingleTupleTableSlot(row);
 	finish_write(store);
 }

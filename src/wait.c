@@ -59,6 +59,9 @@
 /* The longest a sleeper goes without looking again, wake-up or not. */
 #define LONGEST_SLEEP	(30 * USECS_PER_SEC)
 
+/* The alarm of a waiter that does not sleep: it has to hear of everything. */
+#define NO_ALARM		((uint64) PG_INT64_MAX)
+
 typedef struct WaitQueue
 {
 	LWLock		lock;
@@ -455,19 +458,22 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 }
 
 /*
- * Does this waiter have to hear of a change? One that sleeps until an earlier
- * time than the lease now lasts will look by itself in time.
+ * Does this waiter have to hear of a change? One that looks by itself before the
+ * lease ends need not: most grants wake nobody.
  */
 static bool
-has_to_hear(Waiter *waiter, const Change *change, bool committed, TimestampTz now)
+has_to_hear(Waiter *waiter, const Change *change, bool committed)
 {
-	if (committed && change->expires_at <= now)
+	int64		now = clock_monotonic();
+	TimestampTz today = clock_now();
+
+	if (committed && change->expires_at <= today)
 	{
 		if (waiter->called_at == 0)
-			waiter->called_at = clock_monotonic();
+			waiter->called_at = now;
 		return true;
 	}
-	return !committed || pg_atomic_read_u64(&waiter->alarm) > (uint64) change->expires_at;
+	return !committed || (int64) pg_atomic_read_u64(&waiter->alarm) > now + (change->expires_at - today);
 }
 
 /*
@@ -484,12 +490,9 @@ wake_first_waiters(bool committed)
 	Waiter	   *to_wake[MAX_CHANGES];
 	int			nfound = 0;
 	int			nwake = 0;
-	TimestampTz now;
 
 	if (nchanges == 0 || !anybody_waits())
 		return;
-
-	now = clock_now();
 
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
 	for (Waiter *waiter = waiter_at(queue->first); waiter != NULL && nfound < nchanges;
@@ -506,7 +509,7 @@ wake_first_waiters(bool committed)
 				continue;
 			found[i] = true;
 			nfound++;
-			has_to_wake |= has_to_hear(waiter, &changes[i], committed, now);
+			has_to_wake |= has_to_hear(waiter, &changes[i], committed);
 		}
 		if (has_to_wake)
 			to_wake[nwake++] = waiter;
@@ -615,7 +618,7 @@ wait_join(text **resources, int nresources, const LeaseRequest *request, int64 t
 	me->ticket = ++queue->last_ticket;
 	me->since = clock_now();
 	me->deadline = timeout < 0 ? DT_NOEND : me->since + timeout;
-	pg_atomic_write_u64(&me->alarm, (uint64) DT_NOEND);
+	pg_atomic_write_u64(&me->alarm, NO_ALARM);
 	me->called_at = 0;
 	me->in_lock_wait = false;
 	me->lost_turn = false;
@@ -738,7 +741,7 @@ wait_begin_look(void)
 {
 	if (me != NULL)
 	{
-		pg_atomic_exchange_u64(&me->alarm, (uint64) DT_NOEND);
+		pg_atomic_exchange_u64(&me->alarm, NO_ALARM);
 		news_seen = pg_atomic_read_u32(&me->news);
 		pg_memory_barrier();
 	}
@@ -887,7 +890,9 @@ wait_sleep(const GrantOutcome *refusal)
 	if (me != NULL)
 	{
 		LWLockAcquire(&queue->lock, LW_SHARED);
-		pg_atomic_exchange_u64(&me->alarm, (uint64) look_at);
+		if (is_last(me) && waiter_before(me) != NULL)
+			until = Min(until, now + handoff_timeout * INT64CONST(1000));
+		pg_atomic_exchange_u64(&me->alarm, (uint64) until);
 		if (pg_atomic_read_u32(&me->news) != news_seen)
 		{
 			LWLockRelease(&queue->lock);
@@ -897,8 +902,6 @@ wait_sleep(const GrantOutcome *refusal)
 		if (refusal->result == REFUSED_HELD)
 			me->called_at = 0;	/* a turn that came too early: it is held */
 		me->lost_turn = false;
-		if (is_last(me) && waiter_before(me) != NULL)
-			until = Min(until, now + handoff_timeout * INT64CONST(1000));
 		LWLockRelease(&queue->lock);
 	}
 	else

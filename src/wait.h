@@ -26,7 +26,7 @@ typedef struct Waiter
 	uint64		ticket;			/* grows with the order of arrival */
 	TimestampTz since;
 	TimestampTz deadline;
-	pg_atomic_uint64 alarm;		/* when it looks at the lease again by itself */
+	pg_atomic_uint64 alarm;		/* when it looks at the lease again by itself, monotonic */
 	pg_atomic_uint32 news;		/* counts the wake-ups */
 	int64		called_at;		/* monotonic; 0: its turn has not come */
 	bool		in_lock_wait;	/* behind a transaction: cannot hear a call */

@@ -38,3 +38,19 @@ SELECT lease_release_all('nobody');
 SELECT lease_release_all('bo'), lease_release_all('bob ');
 
 TRUNCATE lease_lock;
+
+-- The session remembers where it wrote a row last. Another one may be there by
+-- now: here the table is rewritten, without the older version of the first row.
+SELECT lease_acquire('moved ' || n, '1 hour', 'ann') FROM generate_series(1, 3) AS n;
+UPDATE lease_lock SET granted_at = granted_at WHERE resource = 'moved 1';
+VACUUM FULL lease_lock;
+SELECT lease_release('moved 3', 'ann');
+SELECT resource FROM lease_status WHERE resource LIKE 'moved %' ORDER BY resource;
+SELECT lease_release_all('ann');
+
+-- Nor is a row found there that was deleted.
+SELECT lease_acquire('gone', '1 hour', 'ann');
+DELETE FROM lease_lock WHERE resource = 'gone';
+SELECT lease_release('gone', 'ann'), lease_acquire('gone', '1 hour', 'bob'), lease_release('gone', 'bob');
+
+TRUNCATE lease_lock;

@@ -52,7 +52,7 @@ is(as('alice', 'SET lease_lock.purge_after = 0; SELECT lease_purge()'), 1, 'and 
 # the table and the sequence are nobody's
 refused('alice', $_, 'permission denied for (table|sequence) lease_', "not allowed: $_")
   foreach 'SELECT FROM lease_lock',
-  "INSERT INTO lease_lock VALUES ('r', 0, 'o', 1, now(), now(), 0, '1')",
+  "INSERT INTO lease_lock VALUES ('r', 0, 'o', now(), 1, now(), '1', 0)",
   "UPDATE lease_lock SET owner = 'o'",
   'DELETE FROM lease_lock',
   'TRUNCATE lease_lock',

@@ -66,6 +66,22 @@ is(answer($sessions[2]), 't', 'and gets the one that is undone');
 is(look($node, owners('pool')), 'd,e', 'two have one');
 nothing_left($node, 'pool');
 
+# What somebody could not see yet who began to wait: a permit that its transaction gives back, and one
+# that ends before those that were seen.
+is(look($node, q{SELECT lease_acquire_permit('one', 2, '1 hour', 'a')}), 't', 'one of two permits is taken');
+foreach my $end ('released', 'expired')
+{
+	my $ttl = $end eq 'expired' ? '500 ms' : '1 hour';
+
+	is($sessions[3]->query_safe("BEGIN; SELECT lease_acquire_permit('one', 2, '$ttl', 'c')"), 't', "$end: the other one in an open transaction");
+	send_to_wait($node, $sessions[0], q{SELECT lease_acquire_permit('one', 2, '1 hour', 'w', NULL)});
+	is($sessions[3]->query_safe(q{SELECT lease_release('one', 'c')}), 't', "$end: given back") if $end eq 'released';
+	$sessions[3]->query_safe('COMMIT');
+	is(answer($sessions[0]), 't', "$end: who waits gets it");
+	is(look($node, q{SELECT lease_release('one', 'w')}), 't', "$end: and releases it");
+}
+nothing_left($node, 'one');
+
 # A waiter that gives up lets those behind it look: the readers whom a writer kept away.
 is(look($node, q{SELECT lease_acquire_shared('left', '1 hour', 'r1')}), 't', 'a reader has the resource');
 my $writer = send_to_wait($node, $sessions[0], q{SELECT lease_acquire('left', '1 hour', 'w', NULL)});

@@ -95,9 +95,9 @@ $node->safe_psql('peculiar', q{
 		AS $$ BEGIN PERFORM nextval('hostile.calls'); RETURN $1; END $$;
 	CREATE FUNCTION hostile.lease_purge() RETURNS bigint LANGUAGE sql AS $$ SELECT nextval('hostile.calls') $$;
 	CREATE TABLE hostile.lease_lock (LIKE public.lease_lock);
-	INSERT INTO hostile.lease_lock VALUES ('not ours', 0, NULL, 0, '2000-01-01', '2000-01-01', 10, '3', 'x', 0, 0);
+	INSERT INTO hostile.lease_lock VALUES ('not ours', 0, NULL, '2000-01-01', 0, '2000-01-01', '3', 10, 'x', 0, 0);
 	INSERT INTO public.lease_lock VALUES
-		('old', 0, 'o', 0, '2000-01-01', '2000-01-01', 10, '3', 'x', 1, 0), ('new', 0, 'o', 0, now(), now(), 10, '3', 'x', 1, 0);
+		('old', 0, 'o', '2000-01-01', 0, '2000-01-01', '3', 10, 'x', 1, 0), ('new', 0, 'o', now(), 0, now(), '3', 10, 'x', 1, 0);
 	CREATE INDEX ON public.lease_lock (hostile.call(owner));
 	CREATE INDEX ON public.lease_lock (owner) WHERE hostile.call(owner) > '';
 	SELECT setval('hostile.calls', 1000);
@@ -112,8 +112,9 @@ is($node->safe_psql('peculiar', 'SELECT count(*) FROM hostile.lease_lock'), 1, '
 
 # without a worker
 set_and_reload($node, 'lease_lock.purge_interval', '0');
-add_ended($node, 'postgres', 10);
+$node->safe_psql('postgres', 'SELECT pg_sleep(0.5)');	# one that was just being started
 $node->poll_query_until('postgres', 'SELECT count(*) = 0 FROM pg_stat_activity WHERE ' . worker_in('postgres'));
+add_ended($node, 'postgres', 10);
 $node->safe_psql('postgres', 'SELECT pg_sleep(0.5)');
 is($psql->('SELECT count(*) ' . ended()), 10, 'an interval of 0 turns it off');
 is($psql->('SELECT lease_purge()'), 10, 'lease_purge() works all the same');

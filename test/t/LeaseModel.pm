@@ -3,8 +3,9 @@
 #
 # A lease whose time is over is still its owner's to release until somebody
 # takes its place. Whether another holder of a shared resource takes just that
-# place is up to the server: both answers are right, and the model goes on
-# with the one that it got.
+# place, and if there are several whose, is up to the server. So the model keeps
+# all the worlds there may be, and drops those in which an answer would be wrong;
+# when none is left, the server has erred.
 package LeaseModel;
 
 use strict;
@@ -176,19 +177,89 @@ sub random_calls
 
 # --- the model ----------------------------------------------------------------
 
-my $s;		# what there is: now, last token seen, and leases by resource
-my @undo;	# what there was at BEGIN and at each savepoint
-my $count;	# of outcomes, by name
+my $s;		# what there is: now, last token seen, and worlds by resource
+my @undo;	# when it was at BEGIN and at each savepoint
+our $world;	# the one that we are in
+our $count;	# of outcomes, by name
 
+# A world has the leases that one resource may have, in the order in which they
+# got their tokens, and those it had at BEGIN and at each savepoint.
+#
 # A lease has an owner (or none: released, and kept for a while), a mode, the
 # hour when it ends, how often it is held, a delay, the hour until which a release
-# keeps it, and a token when one was seen. Uncertain: expired, and its place may
-# have been taken.
+# keeps it, and a token when one was seen, else the one that it is after.
+my @of_lease = ('owner', 'mode', 'end', 'holds', 'delay', 'hold', 'payload', 'token', 'after');
+
 sub leases
+{
+	return $world->{leases};
+}
+
+sub worlds
 {
 	my ($resource) = @_;
 
-	return $s->{leases}{$resource} //= [];
+	return @{ $s->{worlds}{$resource} };
+}
+
+# What tells a world from another.
+sub description
+{
+	my ($of) = @_;
+
+	return join ';', map {
+		join '|', map { my $lease = $_; join ',', map { $lease->{$_} // '' } @of_lease } @$_
+	} $of->{leases}, @{ $of->{before} };
+}
+
+# Go on in the worlds in which the rule has no objections. It returns what the
+# answer should have been, or undef. If there are none, so does this.
+sub go_on
+{
+	my ($resource, $rule) = @_;
+	my $outcomes = $count;
+	my $token = $s->{token};
+	my $last_token = $token;
+	my (%next, %expected, $met);
+
+	foreach my $before (worlds($resource))
+	{
+		local $world = dclone($before);
+		local $count = {};
+		my $expected = $rule->();
+
+		if (defined $expected)
+		{
+			$expected{$expected} = 1;
+		}
+		else
+		{
+			$met //= $count;
+			$last_token = max($last_token, $s->{token});
+			$next{ description($_) } //= $_ foreach $world, replacements();
+		}
+		$s->{token} = $token;
+	}
+
+	return join ' or ', sort keys %expected unless %next;
+	$outcomes->{$_} += $met->{$_} foreach keys %$met;
+	$s->{token} = $last_token;
+	$s->{worlds}{$resource} = [ map { $next{$_} } sort keys %next ];
+	return;
+}
+
+# The worlds in which the lease that was just given stands in the place of one that
+# had expired, if it was given in a slot.
+sub replacements
+{
+	my $n = delete $world->{may_replace} // 0;
+
+	return map {
+		my $other = dclone($world);
+
+		splice @{ $other->{leases} }, $_, 1;
+		$other;
+	} grep { !taken(leases()->[$_]) } 0 .. $n - 1;
 }
 
 sub free_at
@@ -214,8 +285,8 @@ sub held
 
 sub held_by
 {
-	my ($resource, $owner) = @_;
-	my ($lease) = grep { held($_) && $_->{owner} eq $owner } @{ leases($resource) };
+	my ($owner) = @_;
+	my ($lease) = grep { held($_) && $_->{owner} eq $owner } @{ leases() };
 
 	return $lease;
 }
@@ -238,9 +309,9 @@ sub min
 sub blockers
 {
 	my ($call) = @_;
-	my @taken = grep { taken($_) } @{ leases($call->{resource}) };
+	my @taken = grep { taken($_) } @{ leases() };
 	my @exclusive = grep { $_->{mode} eq 'exclusive' } @taken;
-	my $own = held_by($call->{resource}, $call->{owner});
+	my $own = held_by($call->{owner});
 
 	return @exclusive if @exclusive;
 	return @taken if $call->{mode} eq 'exclusive';
@@ -269,12 +340,20 @@ sub token_seen
 	return 1;
 }
 
-# Give the lease. Those that expired are gone for certain when it is the
-# place of the same exclusive lease, or of the same owner's.
+# Give the lease. Those that expired are lost if they were of the other kind, or
+# this one is exclusive; of several in slots one may be, whose place it takes.
 sub grant
 {
 	my ($call) = @_;
-	my $lease = {
+	my $exclusive = $call->{mode} eq 'exclusive';
+	my @expired = grep { defined $_->{owner} && !taken($_) } @{ leases() };
+
+	$count->{'taken over'}++ if grep { $_->{owner} ne $call->{owner} } @expired;
+	@{ leases() } = grep {
+		taken($_) || defined $_->{owner} && !$exclusive && $_->{mode} ne 'exclusive'
+	} @{ leases() };
+	$world->{may_replace} = @{ leases() };
+	push @{ leases() }, {
 		owner => $call->{owner},
 		mode => $call->{mode},
 		end => $s->{now} + $call->{ttl},
@@ -284,21 +363,14 @@ sub grant
 		payload => $call->{payload},
 		after => $s->{token}
 	};
-	my @expired = grep { !taken($_) } @{ leases($call->{resource}) };
-
-	$count->{'taken over'}++ if grep { defined $_->{owner} && $_->{owner} ne $call->{owner} } @expired;
-	$_->{uncertain} = 1 foreach @expired;
-	$s->{leases}{ $call->{resource} } = [ (grep {
-			taken($_) || defined $_->{owner} && !($_->{mode} eq 'exclusive' && $call->{mode} eq 'exclusive') }
-			@{ leases($call->{resource}) }), $lease ];
-	return $lease;
+	return leases()->[-1];
 }
 
 sub try
 {
 	my ($call) = @_;
 	my @blockers = blockers($call);
-	my $own = held_by($call->{resource}, $call->{owner});
+	my $own = held_by($call->{owner});
 
 	return grant($call) unless @blockers;
 	return unless $own && ($call->{reentrant} // '') eq 'true' && $own->{mode} eq $call->{mode};
@@ -323,38 +395,23 @@ sub finish
 	$count->{'kept by min_hold'}++ if taken($lease);
 }
 
+# The one that is held, or else the latest one.
 sub release
 {
-	my ($resource, $owner, $answer) = @_;
-	my $lease = held_by($resource, $owner);
+	my ($owner) = @_;
+	my $lease = held_by($owner) // (grep { defined $_->{owner} && $_->{owner} eq $owner } @{ leases() })[-1];
 
-	if (!$lease)
-	{
-		my @late = grep { defined $_->{owner} && $_->{owner} eq $owner } @{ leases($resource) };
-		my @certain = grep { !$_->{uncertain} } @late;
-
-		return $answer eq 'f' ? undef : 'f' unless @late;
-		return 't' if @certain && $answer ne 't';
-		if ($answer eq 't')
-		{
-			# The latest one.
-			finish($late[-1], $s->{now});
-			return;
-		}
-		$s->{leases}{$resource} = [ grep { !defined $_->{owner} || $_->{owner} ne $owner } @{ leases($resource) } ];
-		return $answer eq 'f' ? undef : 't or f';
-	}
-
-	if ($lease->{holds} > 1)
+	return 'f' unless $lease;
+	if (held($lease) && $lease->{holds} > 1)
 	{
 		$lease->{holds}--;
 		$count->{'released once of several'}++;
 	}
 	else
 	{
-		finish($lease, max($s->{now}, $lease->{hold}));
+		finish($lease, max($s->{now}, held($lease) ? $lease->{hold} : 0));
 	}
-	return $answer eq 't' ? undef : 't';
+	return 't';
 }
 
 sub yes_or_no
@@ -369,17 +426,55 @@ sub yes_or_no
 
 sub state
 {
+	my ($resource) = @_;
+
 	return join ' ', sort map {
-		my $resource = $_;
-		map {
-			join ',', $resource, (defined $_->{owner} ? ($_->{mode}, $_->{owner}, $_->{holds}) : ()),
-			  free_at($_) - $s->{now}, $_->{payload} // ()
-		} grep { taken($_) } @{ leases($resource) }
-	} @resources;
+		join ',', $resource, (defined $_->{owner} ? ($_->{mode}, $_->{owner}, $_->{holds}) : ()),
+		  free_at($_) - $s->{now}, $_->{payload} // ()
+	} grep { taken($_) } @{ leases() };
 }
 
-# What each call does. Gets the server's answer and returns undef, or what it
-# should have been.
+# Exclusive requests for each of several resources.
+sub exclusive_calls
+{
+	my ($call) = @_;
+
+	return map { { %$call, mode => 'exclusive', resource => $_ } } @{ $call->{resources} };
+}
+
+# Go on where the request is granted, or where it is refused.
+sub go_on_granted
+{
+	my ($call) = @_;
+
+	return go_on($call->{resource}, sub { return blockers($call) ? 'refused' : grant($call) && undef });
+}
+
+sub go_on_refused
+{
+	my ($call) = @_;
+
+	return go_on($call->{resource}, sub { return blockers($call) ? undef : 'granted' });
+}
+
+# Is there a world in which the request is refused?
+sub may_be_refused
+{
+	my ($call) = @_;
+
+	return grep { local $world = $_; blockers($call) } worlds($call->{resource});
+}
+
+# All leases of an owner that are not lost.
+sub all_of
+{
+	my ($owner) = @_;
+
+	return grep { defined $_->{owner} && $_->{owner} eq $owner } @{ leases() };
+}
+
+# What each call does to a world. Gets the server's answer and returns undef, or
+# what it should have been.
 my %rules = (
 	acquire => sub {
 		my ($call, $answer) = @_;
@@ -405,49 +500,20 @@ my %rules = (
 		# One of several holders, if any is known.
 		delete $right{"f,$until"} if keys %right > 1;
 		$count->{'delayed by lock_delay'}++ if grep { $_->{end} <= $s->{now} } @blockers;
-		return $right{$answer} ? undef : join(' or ', keys %right);
-	},
-
-	all => sub {
-		my ($call, $answer) = @_;
-		my @calls = map { { %$call, mode => 'exclusive', resource => $_ } } @{ $call->{resources} };
-		my $free = !grep { blockers($_) } @calls;
-
-		map { grant($_) } @calls if $free;
-		return yes_or_no($answer, $free, 'all', 'granted', 'refused');
-	},
-
-	any => sub {
-		my ($call, $answer) = @_;
-		my @calls = map { { %$call, mode => 'exclusive', resource => $_ } } @{ $call->{resources} };
-		my ($first) = grep { !blockers($_) } @calls;
-		my $expected = $first ? $first->{resource} : '';
-
-		grant($first) if $first;
-		$count->{ $first ? 'any granted' : 'any refused' }++;
-		return $answer eq $expected ? undef : $expected;
+		return $right{$answer} ? undef : join(' or ', sort keys %right);
 	},
 
 	release => sub {
 		my ($call, $answer) = @_;
-		my $expected = release($call->{resource}, $call->{owner}, $answer);
+		my $expected = release($call->{owner});
 
 		$count->{ $answer eq 't' ? 'release done' : 'release not done' }++;
-		return $expected;
-	},
-
-	release_all => sub {
-		my ($call, $answer) = @_;
-		my @own = grep { defined $_->{owner} && $_->{owner} eq $call->{owner} } map { @{ leases($_) } } @resources;
-		my $certain = grep { !$_->{uncertain} } @own;
-
-		finish($_, max($s->{now}, $_->{hold})) foreach @own;
-		return $answer =~ /^\d+$/ && $answer >= $certain && $answer <= @own ? undef : $certain . ' to ' . @own;
+		return $answer eq $expected ? undef : $expected;
 	},
 
 	renew => sub {
 		my ($call, $answer) = @_;
-		my $lease = held_by($call->{resource}, $call->{owner});
+		my $lease = held_by($call->{owner});
 
 		$lease->{end} = max($lease->{end}, $s->{now} + $call->{ttl}) if $lease;
 		return yes_or_no($answer, $lease, 'renew');
@@ -455,7 +521,7 @@ my %rules = (
 
 	token => sub {
 		my ($call, $answer) = @_;
-		my $lease = held_by($call->{resource}, $call->{owner});
+		my $lease = held_by($call->{owner});
 
 		return $answer eq '' ? undef : 'no token' unless $lease;
 		return token_seen($lease, $answer) ? undef : 'token ' . ($lease->{token} // "above $lease->{after}");
@@ -463,27 +529,29 @@ my %rules = (
 
 	transfer => sub {
 		my ($call, $answer) = @_;
-		my $lease = held_by($call->{resource}, $call->{owner});
-		my $other = held_by($call->{resource}, $call->{new_owner});
+		my $lease = held_by($call->{owner});
+		my $other = held_by($call->{new_owner});
 
 		$count->{ $lease ? 'transfer done' : 'transfer not done' }++;
 		return $answer eq '' ? undef : 'nothing' unless $lease;
 		if ($other && $other != $lease)
 		{
 			$count->{'transfer to a holder'}++;
+			return 'error 55006' unless $answer eq '55006';
 			$s->{aborted} = @undo > 0;
-			return $answer eq '55006' ? undef : 'error 55006';
+			return;
 		}
 		$lease->{owner} = $call->{new_owner};
 		$lease->{holds} = 1;
 		$lease->{after} = $s->{token};
 		delete $lease->{token};
+		@{ leases() } = ((grep { $_ != $lease } @{ leases() }), $lease);
 		return token_seen($lease, $answer) ? undef : "token above $lease->{after}";
 	},
 
 	break => sub {
 		my ($call, $answer) = @_;
-		my @taken = grep { taken($_) } @{ leases($call->{resource}) };
+		my @taken = grep { taken($_) } @{ leases() };
 
 		foreach (@taken)
 		{
@@ -492,12 +560,77 @@ my %rules = (
 			$_->{delay} = 0;
 		}
 		return yes_or_no($answer, scalar @taken, 'break');
+	});
+
+# The same for what does not concern just one resource.
+my %wide_rules = (
+	all => sub {
+		my ($call, $answer) = @_;
+		my @calls = exclusive_calls($call);
+		my @refused = grep { may_be_refused($_) } @calls;
+
+		$count->{ $answer eq 't' ? 'all granted' : 'all refused' }++;
+		if ($answer eq 't')
+		{
+			return (grep { defined go_on_granted($_) } @calls) ? 'f' : undef;
+		}
+		go_on_refused($refused[0]) if @refused == 1;
+		return $answer eq 'f' && @refused ? undef : 't';
+	},
+
+	any => sub {
+		my ($call, $answer) = @_;
+
+		$count->{ $answer ne '' ? 'any granted' : 'any refused' }++;
+		foreach (exclusive_calls($call))
+		{
+			return defined go_on_granted($_) ? "not $answer" : undef if $_->{resource} eq $answer;
+			return $_->{resource} if defined go_on_refused($_);
+		}
+		return $answer eq '' ? undef : 'one of these, or none';
+	},
+
+	release_all => sub {
+		my ($call, $answer) = @_;
+		my %sums = (0 => [ [] ]);	# how many it may be, and of which resource
+
+		foreach my $resource (@resources)
+		{
+			my %counts = map { local $world = $_; (scalar all_of($call->{owner}) => 1) } worlds($resource);
+			my %longer;
+
+			foreach my $sum (keys %sums)
+			{
+				foreach my $n (keys %counts)
+				{
+					push @{ $longer{ $sum + $n } }, map { [ @$_, $n ] } @{ $sums{$sum} };
+				}
+			}
+			%sums = %longer;
+		}
+		return join ' or ', sort keys %sums unless $sums{$answer};
+
+		foreach my $i (0 .. $#resources)
+		{
+			my %right = map { $_->[$i] => 1 } @{ $sums{$answer} };
+
+			go_on($resources[$i], sub {
+				my @own = all_of($call->{owner});
+
+				finish($_, max($s->{now}, $_->{hold})) foreach @own;
+				return $right{ scalar @own } ? undef : 'another number';
+			});
+		}
+		return;
 	},
 
 	purge => sub {
 		my ($call, $answer) = @_;
 
-		$s->{leases}{$_} = [ grep { taken($_) } @{ leases($_) } ] foreach @resources;
+		foreach (@resources)
+		{
+			go_on($_, sub { @{ leases() } = grep { taken($_) } @{ leases() }; return });
+		}
 		return $answer eq '0' ? undef : '0 rows left';
 	},
 
@@ -510,21 +643,27 @@ my %rules = (
 
 	state => sub {
 		my ($call, $answer) = @_;
+		my @expected = map {
+			my $resource = $_;
+			my $shown = join ' ', sort grep { /^$resource,/ } split / /, $answer;
 
-		return $answer eq state() ? undef : 'state ' . state();
+			go_on($resource, sub { my $expected = state($resource); return $shown eq $expected ? undef : $expected });
+		} @resources;
+
+		return (grep { defined } @expected) ? 'state ' . join ' ', grep { defined } @expected : undef;
 	},
 
-	BEGIN => sub { push @undo, dclone($s); return },
-	COMMIT => sub { go_back(0) if $s->{aborted}; @undo = (); return },
+	BEGIN => \&set_savepoint,
+	'SAVEPOINT s' => \&set_savepoint,
+	COMMIT => sub { $s->{aborted} ? go_back(0) : forget_savepoints(0); return },
 	ROLLBACK => sub { go_back(0); $count->{'transaction undone'}++; return },
-	'SAVEPOINT s' => sub { push @undo, dclone($s); return },
 
 	'ROLLBACK TO s' => sub {
 		my ($call, $answer) = @_;
 
 		return no_savepoint($answer) if @undo < 2;
 		go_back($#undo);
-		push @undo, dclone($s);
+		set_savepoint();
 		$count->{'savepoint undone'}++;
 		return;
 	},
@@ -533,7 +672,7 @@ my %rules = (
 		my ($call, $answer) = @_;
 
 		return no_savepoint($answer) if @undo < 2;
-		pop @undo;
+		forget_savepoints($#undo);
 		return;
 	},);
 
@@ -546,15 +685,32 @@ sub no_savepoint
 	return $answer eq '3B001' ? undef : '3B001';
 }
 
-# Tokens are not given twice, whatever is undone.
+sub set_savepoint
+{
+	push @undo, $s->{now};
+	go_on($_, sub { push @{ $world->{before} }, dclone(leases()); return }) foreach @resources;
+	return;
+}
+
+# All from this one on.
+sub forget_savepoints
+{
+	my ($from) = @_;
+
+	$#undo = $from - 1;
+	go_on($_, sub { $#{ $world->{before} } = $from - 1; return }) foreach @resources;
+	return;
+}
+
+# Tokens are not given twice, whatever is undone: they stay seen.
 sub go_back
 {
 	my ($to) = @_;
-	my $token = $s->{token};
 
-	$s = $undo[$to];
-	$s->{token} = $token;
-	$#undo = $to - 1;
+	$s->{now} = $undo[$to];
+	$s->{aborted} = 0;
+	go_on($_, sub { $world->{leases} = dclone($world->{before}[$to]); return }) foreach @resources;
+	forget_savepoints($to);
 	return;
 }
 
@@ -564,7 +720,7 @@ sub check
 	my ($calls, $answers, $outcomes) = @_;
 	my @shown;
 
-	$s = { now => 0, token => 0, leases => {} };
+	$s = { now => 0, token => 0, worlds => { map { $_ => [ { leases => [], before => [] } ] } @resources } };
 	@undo = ();
 	$count = $outcomes;
 	foreach my $i (0 .. $#$calls)
@@ -583,7 +739,8 @@ sub check
 		}
 		else
 		{
-			$expected = $rules{ $call->{name} }->($call, $answer);
+			$expected = $wide_rules{ $call->{name} } ? $wide_rules{ $call->{name} }->($call, $answer) :
+			  go_on($call->{resource}, sub { return $rules{ $call->{name} }->($call, $answer) });
 		}
 
 		push @shown, "$call->{sql};  -- " . ($answer // '(nothing)');

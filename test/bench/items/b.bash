@@ -5,16 +5,20 @@ item_b()
 
 	echo '(b) acquire and release, random resources' >&2
 	create_database lease_bench_used $((resources * 2))
+	sql lease_bench_used -v rows=$((resources * 2)) -f "$here/setup/by_hand_kept.sql"
 	for mode in durable fast; do
 		session=${!mode}
 		for count in $clients; do
 			sql lease_bench -c 'VACUUM lock_sql, lock_plpgsql'
+			sql lease_bench_used -c 'VACUUM kept_sql, kept_plpgsql, lease_lock'
 			for ((round = 0; round < rounds; round++)); do
 				key="$mode $count"
 				sql lease_bench -c 'TRUNCATE lease_lock'
+				measure "b used $key" lease_bench_used pair_lease "$count" "$session" -D resources="$resources"
+				measure "b plpgsql_kept $key" lease_bench_used pair_plpgsql_kept "$count" "$session" -D resources="$resources"
+				measure "b sql_kept $key" lease_bench_used pair_sql_kept "$count" "$session" -D resources="$resources"
 				measure "b new $key" lease_bench pair_lease "$count" "$session" -D resources="$resources"
 				measure "b plpgsql $key" lease_bench pair_plpgsql "$count" "$session" -D resources="$resources"
-				measure "b used $key" lease_bench_used pair_lease "$count" "$session" -D resources="$resources"
 				measure "b sql $key" lease_bench pair_sql "$count" "$session" -D resources="$resources"
 				[ $mode = fast ] ||
 					measure "b half $key" lease_bench_used pair_lease "$count" "$plans -c synchronous_commit=off" -D resources="$resources"
@@ -25,29 +29,41 @@ item_b()
 		FROM (SELECT resource, owner FROM lease_lock UNION ALL SELECT resource, owner FROM lock_sql
 			UNION ALL SELECT resource, owner FROM lock_plpgsql) AS l
 		WHERE resource LIKE 'free:%' AND owner IS NOT NULL"
+	expect 'everything was released' lease_bench_used "SELECT count(*) = 0
+		FROM (SELECT resource, expires_at FROM lease_lock UNION ALL SELECT resource, expires_at FROM kept_sql
+			UNION ALL SELECT resource, expires_at FROM kept_plpgsql) AS l
+		WHERE resource LIKE 'free:%' AND expires_at > clock_timestamp()"
+}
+
+# One table of leases against the same by hand, in two languages.
+compare_pairs()	# title, kind of lease, kinds of its rivals
+{
+	local title=$1 lease=$2 plpgsql=$3 sql=$4 count mode key
+
+	printf '\n%s\n' "$title"
+	header mode clients lease PL/pgSQL 'prepared SQL' 'lease / PL/pgSQL' 'lease / SQL'
+	for mode in durable fast; do
+		for count in $clients; do
+			key="$mode $count"
+			row "${mode/fast/not durable}" "$count" "$(cell "b $lease $key")" "$(cell "b $plpgsql $key")" \
+				"$(cell "b $sql $key")" "$(ratio "b $lease $key" "b $plpgsql $key")" "$(ratio "b $lease $key" "b $sql $key")"
+		done
+	done
 }
 
 report_b()
 {
-	local count mode key
+	local count
 
 	printf '\n### (b) Acquire and release of one of %s resources, pairs per second\n' "$resources"
-	header mode clients 'lease, row is there' 'lease, row is new' PL/pgSQL 'prepared SQL' \
-		'there / PL/pgSQL' 'there / SQL' 'new / PL/pgSQL' 'new / SQL'
-	for mode in durable fast; do
-		for count in $clients; do
-			key="$mode $count"
-			row "${mode/fast/not durable}" "$count" "$(cell "b used $key")" "$(cell "b new $key")" \
-				"$(cell "b plpgsql $key")" "$(cell "b sql $key")" \
-				"$(ratio "b used $key" "b plpgsql $key")" "$(ratio "b used $key" "b sql $key")" \
-				"$(ratio "b new $key" "b plpgsql $key")" "$(ratio "b new $key" "b sql $key")"
-		done
-	done
+	compare_pairs 'The row stays: every resource has one from earlier, and a release keeps it.' used plpgsql_kept sql_kept
+	compare_pairs 'The row is new: the locks by hand delete it at each release, the leases begin with an empty table.' new plpgsql sql
+	compare_pairs 'Both ways against each other: leases whose row stays, locks by hand that delete theirs.' used plpgsql sql
 
-	printf '\nThe same with synchronous_commit = off: grants are durable, releases are not.\n'
-	header clients 'lease, row is there' '/ PL/pgSQL, durable' '/ SQL, durable'
+	printf '\nLeases whose row stays, with synchronous_commit = off: grants are durable, releases are not.\n'
+	header clients lease '/ PL/pgSQL, durable' '/ SQL, durable'
 	for count in $clients; do
-		row "$count" "$(cell "b half durable $count")" "$(ratio "b half durable $count" "b plpgsql durable $count")" \
-			"$(ratio "b half durable $count" "b sql durable $count")"
+		row "$count" "$(cell "b half durable $count")" "$(ratio "b half durable $count" "b plpgsql_kept durable $count")" \
+			"$(ratio "b half durable $count" "b sql_kept durable $count")"
 	done
 }
