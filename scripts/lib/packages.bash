@@ -5,7 +5,9 @@ find_server() {
 	local dir
 	PG_CONFIG=
 	while read -r dir; do
-		if ((${dir##*/} >= 15)) && [[ -x $dir/bin/postgres && -e $dir/lib/pgxs/src/makefiles/pgxs.mk ]]; then
+		# PGXS may be there, with the client programs, but not the server's headers.
+		if ((${dir##*/} >= 15)) && [[ -x $dir/bin/postgres && -x $dir/bin/pg_config ]] &&
+			[[ -e $("$dir/bin/pg_config" --includedir-server)/postgres.h ]]; then
 			PG_CONFIG=$dir/bin/pg_config
 		fi
 	done < <(find /usr/lib/postgresql -mindepth 1 -maxdepth 1 -name '[0-9]*' 2>/dev/null | sort -V)
