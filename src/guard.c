@@ -170,7 +170,7 @@ get_guard(FunctionCallInfo fcinfo)
 	check_trigger(fcinfo);
 	context = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 	guard = palloc0(sizeof(Guard));
-	guard->template = template_for_table(call->tg_trigger->tgargs[0], call->tg_relation);
+	guard->template = template_of_trigger(call->tg_trigger, call->tg_relation);
 	initStringInfo(&guard->name);
 	MemoryContextSwitchTo(context);
 

@@ -16,6 +16,7 @@
 #include "events.h"
 #include "quota.h"
 #include "stats.h"
+#include "template.h"
 #include "wait.h"
 
 PG_MODULE_MAGIC;
@@ -30,6 +31,7 @@ _PG_init(void)
 	wait_init();
 	pin_init();
 	guard_init();
+	template_init();
 	purge_init();
 	worker_init();
 	stats_init();

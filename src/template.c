@@ -12,6 +12,9 @@
  * dates and times as in ISO 8601 and in UTC; types whose text depends on
  * settings are refused.
  *
+ * A template is parsed once in a session, not by each statement, whose rows
+ * may be few.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -21,8 +24,11 @@
 #include "utils/datum.h"
 #include "utils/datetime.h"
 #include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/numeric.h"
 #include "utils/rel.h"
 
@@ -33,9 +39,9 @@
 /* Some text, and the column behind it. */
 typedef struct TemplatePart
 {
-	char	   *literal;
+	int			literal;		/* where it begins in the template's text */
 	int			literal_length;
-	AttrNumber	column;			/* 0: none, the template ends here */
+	AttrNumber	column;			/* 0: none */
 	Oid			type;			/* of the column; ANYENUMOID for any enum */
 	bool		byval;
 	int16		typlen;
@@ -44,11 +50,23 @@ typedef struct TemplatePart
 
 struct Template
 {
+	const char *text;
 	Relation	table;
 	bool		remembers;		/* a row, by its values */
 	int			nparts;
 	TemplatePart parts[FLEXIBLE_ARRAY_MEMBER];
 };
+
+/* The parsed template of a trigger; text and table are those of a statement. */
+typedef struct ParsedTemplate
+{
+	Oid			trigger;		/* hash key */
+	Template   *template;
+} ParsedTemplate;
+
+/* NULL until one is needed, and again when some table has changed. */
+static HTAB *parsed_templates = NULL;
+static MemoryContext parsed_context = NULL;
 
 static void
 refuse_syntax(const char *text, const char *problem)
@@ -189,38 +207,49 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 				 errhint("Use columns of an integer, text, uuid, numeric, boolean, date, timestamp or enum type.")));
 }
 
+static Size
+template_size(int nparts)
+{
+	return offsetof(Template, parts) + nparts * sizeof(TemplatePart);
+}
+
 /*
- * Parse a template for a table, in the current memory context. The table has
- * to remain open as long as the result is used.
+ * Parse a template for a table, in the current memory context. The text and
+ * the table have to stay as long as the result is used.
  */
 Template *
 template_for_table(const char *text, Relation table)
 {
 	/* Every part but the last has two braces. */
-	Template   *template = palloc0(offsetof(Template, parts) +
-								   (strlen(text) / 2 + 1) * sizeof(TemplatePart));
-	StringInfoData literal;
+	Template   *template = palloc0(template_size(strlen(text) / 2 + 1));
+	TemplatePart *part = template->parts;
 
 	if (text[0] == '\0')
 		refuse_syntax(text, "it is empty");
 
+	template->text = text;
 	template->table = table;
-	initStringInfo(&literal);
 
-	for (const char *c = text;; c++)
+	for (const char *c = text; *c != '\0'; c++)
 	{
-		TemplatePart *part = &template->parts[template->nparts];
 		const char *end;
 
-		if (*c == '\0' || (*c == '{' && c[1] != '{'))
+		if (*c != '{' && *c != '}')
 		{
-			part->literal = pstrdup(literal.data);
-			part->literal_length = literal.len;
-			resetStringInfo(&literal);
-			template->nparts++;
-			if (*c == '\0')
-				break;
+			part->literal_length++;
+			continue;
+		}
 
+		if (*c == c[1])
+		{
+			/* A brace for two: the first is text, the second skipped. */
+			part->literal_length++;
+			c++;
+		}
+		else if (*c == '}')
+			refuse_syntax(text, "a brace is closed that was not opened");
+		else
+		{
 			end = c + 1 + strcspn(c + 1, "{}");
 			if (*end != '}')
 				refuse_syntax(text, "a brace is not closed");
@@ -228,16 +257,90 @@ template_for_table(const char *text, Relation table)
 				refuse_syntax(text, "no column is named between braces");
 			resolve_column(text, table, pnstrdup(c + 1, end - c - 1), part);
 			c = end;
-			continue;
 		}
-		if (*c == '}' && c[1] != '}')
-			refuse_syntax(text, "a brace is closed that was not opened");
-		if (*c == '{' || *c == '}')
-			c++;
-		appendStringInfoChar(&literal, *c);
+		part++;
+		part->literal = c + 1 - text;
 	}
 
-	pfree(literal.data);
+	template->nparts = part + 1 - template->parts;
+	return template;
+}
+
+static Template *
+copy_template(const Template *template)
+{
+	Size		size = template_size(template->nparts);
+
+	return memcpy(palloc(size), template, size);
+}
+
+static void
+forget_templates(Datum arg, Oid relid)
+{
+	parsed_templates = NULL;
+}
+
+void
+template_init(void)
+{
+	CacheRegisterRelcacheCallback(forget_templates, (Datum) 0);
+}
+
+/* Keep a template for the statements to come. */
+static void
+keep_template(Oid trigger, const Template *template)
+{
+	MemoryContext context;
+	Template   *copy;
+	ParsedTemplate *entry;
+
+	if (parsed_context == NULL)
+		parsed_context = AllocSetContextCreate(CacheMemoryContext, "lease_lock templates", ALLOCSET_SMALL_SIZES);
+	if (parsed_templates == NULL)
+	{
+		HASHCTL		control = {
+			.keysize = sizeof(Oid),
+			.entrysize = sizeof(ParsedTemplate),
+			.hcxt = parsed_context
+		};
+
+		MemoryContextReset(parsed_context);
+		parsed_templates = hash_create("lease_lock templates", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+
+	context = MemoryContextSwitchTo(parsed_context);
+	copy = copy_template(template);
+	MemoryContextSwitchTo(context);
+
+	entry = hash_search(parsed_templates, &trigger, HASH_ENTER, NULL);
+	entry->template = copy;
+}
+
+/*
+ * Get the template that is the argument of a trigger, in the current memory
+ * context. It is a copy, since any change to a table makes us forget what we
+ * kept, also while a statement goes on. The statement's lock on its own table
+ * keeps that as it is.
+ */
+Template *
+template_of_trigger(const Trigger *trigger, Relation table)
+{
+	const char *text = trigger->tgargs[0];
+	ParsedTemplate *entry = NULL;
+	Template   *template;
+
+	if (parsed_templates != NULL)
+		entry = hash_search(parsed_templates, &trigger->tgoid, HASH_FIND, NULL);
+	if (entry == NULL)
+	{
+		template = template_for_table(text, table);
+		keep_template(trigger->tgoid, template);
+		return template;
+	}
+
+	template = copy_template(entry->template);
+	template->text = text;
+	template->table = table;
 	return template;
 }
 
@@ -260,9 +363,9 @@ template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer)
 		Datum		value;
 		bool		isnull;
 
-		appendBinaryStringInfo(buffer, part->literal, part->literal_length);
+		appendBinaryStringInfo(buffer, template->text + part->literal, part->literal_length);
 		if (part->column == 0)
-			break;
+			continue;
 
 		value = slot_getattr(row, part->column, &isnull);
 		if (isnull)
@@ -292,14 +395,19 @@ template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer)
 bool
 template_unchanged(const Template *template, TupleTableSlot *old_row, TupleTableSlot *new_row)
 {
-	for (int i = 0; i < template->nparts && template->parts[i].column != 0; i++)
+	for (int i = 0; i < template->nparts; i++)
 	{
 		const TemplatePart *part = &template->parts[i];
+		Datum		old_value;
+		Datum		new_value;
 		bool		old_isnull;
 		bool		new_isnull;
-		Datum		old_value = slot_getattr(old_row, part->column, &old_isnull);
-		Datum		new_value = slot_getattr(new_row, part->column, &new_isnull);
 
+		if (part->column == 0)
+			continue;
+
+		old_value = slot_getattr(old_row, part->column, &old_isnull);
+		new_value = slot_getattr(new_row, part->column, &new_isnull);
 		if (old_isnull || new_isnull ||
 			!datum_image_eq(old_value, new_value, part->byval, part->typlen))
 			return false;
@@ -315,11 +423,13 @@ void
 template_remember(Template *template, TupleTableSlot *row)
 {
 	template->remembers = false;
-	for (int i = 0; i < template->nparts && template->parts[i].column != 0; i++)
+	for (int i = 0; i < template->nparts; i++)
 	{
 		TemplatePart *part = &template->parts[i];
 		bool		isnull;
 
+		if (part->column == 0)
+			continue;
 		if (!part->byval)
 			return;
 		part->last = slot_getattr(row, part->column, &isnull);
@@ -334,12 +444,13 @@ template_is_remembered(const Template *template, TupleTableSlot *row)
 	if (!template->remembers)
 		return false;
 
-	for (int i = 0; i < template->nparts && template->parts[i].column != 0; i++)
+	for (int i = 0; i < template->nparts; i++)
 	{
 		const TemplatePart *part = &template->parts[i];
 		bool		isnull;
 
-		if (slot_getattr(row, part->column, &isnull) != part->last || isnull)
+		if (part->column != 0 &&
+			(slot_getattr(row, part->column, &isnull) != part->last || isnull))
 			return false;
 	}
 	return true;

@@ -126,6 +126,13 @@ SELECT code, message FROM error_of($$ INSERT INTO named DEFAULT VALUES $$);
 ALTER TABLE named ADD COLUMN other int, ADD COLUMN id int;
 SELECT code, message FROM error_of($$ INSERT INTO named VALUES (1, 2) $$);
 \pset expanded off
+
+-- a template that is replaced under the same trigger, and put back
+BEGIN;
+CREATE OR REPLACE TRIGGER "~lease_guard" BEFORE INSERT ON named FOR EACH ROW EXECUTE FUNCTION lease_guard('other {other}');
+SELECT message FROM error_of($$ INSERT INTO named VALUES (1, 2) $$);
+ROLLBACK;
+SELECT message FROM error_of($$ INSERT INTO named VALUES (1, 2) $$);
 DROP TABLE named;
 
 -- what cannot be protected
