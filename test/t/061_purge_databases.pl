@@ -19,21 +19,23 @@ my $many = 50_000;
 my $node = start_purging_node('databases', "max_wal_size = 4GB\nfsync = off\n");
 my $psql = sub { return $node->safe_psql('postgres', shift) };
 
-# Give the worker much to do in a database, and stop it in the middle.
+# Give the worker much to do in a database, and stop it in the middle: while it
+# rests between two batches, mostly.
 sub stop_worker_in
 {
 	my ($dbname) = @_;
-	my $pid;
 
 	for my $attempt (1 .. 100)
 	{
+		my $pid;
+
 		add_ended($node, $dbname, $many);
 		for my $look (1 .. 1000)
 		{
-			last if $pid = look($node, 'SELECT pid FROM pg_stat_activity WHERE ' . worker_in($dbname));
+			last if $pid = look($node, 'SELECT pid FROM pg_stat_activity WHERE ' . worker_in($dbname) . ' AND wait_event IS NOT NULL');
 		}
 		next if !$pid || !eval { stop_backend($pid); 1 };
-		return $pid if $node->safe_psql($dbname, 'SELECT count(*) ' . ended()) > $many / 2;
+		return $pid if (ask_beside_stopped($node, $dbname, 'SELECT count(*) ' . ended()) // 0) > $many / 2;
 		continue_backend($pid);
 		$node->safe_psql($dbname, 'TRUNCATE lease_lock');
 	}
@@ -168,7 +170,9 @@ $psql->('DROP DATABASE last');
 pass('databases are created and dropped beside a launcher that sleeps');
 
 # From 19 on, who drops a database ends the worker in it, which the server notes.
-my $log = slurp_file($node->logfile) =~ s/^.*FATAL:  terminating background worker "lease_lock purge worker".*\n//gmr;
+# So it does when ask_beside_stopped() had to give up.
+my $log = slurp_file($node->logfile) =~
+  s/^.*FATAL:  (terminating background worker "lease_lock purge worker"|connection to client lost).*\n//gmr;
 unlike($log, qr/WARNING|ERROR|FATAL|PANIC/, 'nothing to complain of');
 $node->stop;
 done_testing();

@@ -48,7 +48,7 @@ foreach my $attempt (1 .. 100)
 		last if $pid = look($node, 'SELECT pid FROM pg_stat_activity WHERE ' . worker_in('postgres') . ' AND backend_xid IS NOT NULL');
 	}
 	next if !$pid || !eval { stop_backend($pid); 1 };
-	$row = look($node, q{SELECT l.resource FROM lease_lock AS l JOIN pg_stat_activity AS a ON l.xmax = a.backend_xid
+	$row = ask_beside_stopped($node, 'postgres', q{SELECT l.resource FROM lease_lock AS l JOIN pg_stat_activity AS a ON l.xmax = a.backend_xid
 		WHERE a.} . worker_in('postgres') . ' LIMIT 1');
 	last if $row;
 	continue_backend($pid);

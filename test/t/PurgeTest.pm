@@ -20,6 +20,7 @@ our @EXPORT = qw(
   is_purged
   launcher
   worker_in
+  ask_beside_stopped
   set_and_reload
   times_logged
 );
@@ -103,6 +104,20 @@ sub worker_in
 	my ($dbname) = @_;
 
 	return qq{backend_type = 'lease_lock purge worker' AND datname = '$dbname'};
+}
+
+# Ask the server while a worker is stopped. The answer is undefined when none
+# comes, since the worker was stopped at a moment for which others have to wait:
+# with the lock of a page, say. The question begins with a look at what else
+# that could be.
+sub ask_beside_stopped
+{
+	my ($node, $dbname, $query) = @_;
+	my ($answer, $timed_out);
+
+	$node->psql($dbname, "SELECT FROM pg_stat_activity WHERE pg_current_xact_id() IS NULL; $query",
+		stdout => \$answer, timeout => 10, timed_out => \$timed_out);
+	return $timed_out ? undef : $answer;
 }
 
 # Change a setting, and wait until the launcher must have read it: it sleeps
