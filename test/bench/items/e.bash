@@ -1,4 +1,4 @@
-hand_off_locks=(advisory lease durable 'poll 10' 'poll 50')
+hand_off_locks=(advisory row lease durable 'poll 10' 'poll 50')
 
 # Have so many sessions and one more hand on one lock for a while.
 measure_hand_off()	# lock, waiters
@@ -11,7 +11,7 @@ measure_hand_off()	# lock, waiters
 		poll*) pause=0.0${lock#poll } lock=poll ;;
 	esac
 	choose_cpus $(($2 + 1))
-	sql lease_bench -c 'TRUNCATE hand_off_log' -c 'VACUUM lease_lock'
+	sql lease_bench -c 'TRUNCATE hand_off_log' -c 'VACUUM lease_lock, hand_off_row'
 
 	coproc gate { sql lease_bench; }
 	# shellcheck disable=SC2154 # coproc sets it
@@ -69,6 +69,7 @@ report_e()
 		for lock in "${hand_off_locks[@]}"; do
 			case $lock in
 				advisory) label=pg_advisory_lock ;;
+				row) label='advisory lock, and two updates of a row' ;;
 				durable) label='lease, durable' ;;
 				poll*) label="lease, polled every ${lock#poll } ms" ;;
 				*) label=$lock ;;

@@ -14,6 +14,11 @@ CREATE UNLOGGED TABLE hand_off_log (
 	released timestamptz[] NOT NULL
 );
 
+-- The least that a lock of any kind does to outlive the connection: two updates
+-- of a row, in turns that an advisory lock gives. It knows no expiry.
+CREATE TABLE hand_off_row (resource text PRIMARY KEY, owner text) WITH (fillfactor = 10);
+INSERT INTO hand_off_row VALUES ('handed on');
+
 -- Take the lock and let it go, again and again, once the gate opens: advisory
 -- lock 0, which the starter holds until all sessions stand before it.
 CREATE PROCEDURE hand_off(p_lock text, p_pause float8, p_seconds float8)
@@ -37,6 +42,9 @@ BEGIN
 	LOOP
 		IF p_lock = 'advisory' THEN
 			PERFORM pg_advisory_lock(1);
+		ELSIF p_lock = 'row' THEN
+			PERFORM pg_advisory_lock(1);
+			UPDATE hand_off_row SET owner = self WHERE resource = 'handed on';
 		ELSIF p_lock = 'lease' THEN
 			SELECT lease_acquire('handed on', interval '1 minute', self, interval '1 minute') INTO granted;
 			IF NOT granted THEN
@@ -59,6 +67,11 @@ BEGIN
 		-- The time before the lock is free: of a lease at the commit.
 		IF p_lock = 'advisory' THEN
 			released_at := clock_timestamp();
+			PERFORM pg_advisory_unlock(1);
+		ELSIF p_lock = 'row' THEN
+			UPDATE hand_off_row SET owner = NULL WHERE resource = 'handed on';
+			released_at := clock_timestamp();
+			COMMIT;
 			PERFORM pg_advisory_unlock(1);
 		ELSE
 			PERFORM lease_release('handed on', self);
