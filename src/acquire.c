@@ -42,14 +42,6 @@ purge_was_in_the_way(LeaseStore *store, const LeaseRequest *request, const Grant
 }
 
 /*
- * How often to look again at several resources, one of which a transaction has.
- * No wait in the lock manager would hear of the others, and not every
- * end of a transaction wakes us: not that of one which was prepared, or which only
- * locked the row.
- */
-#define BUSY_INTERVAL	USECS_PER_SEC
-
-/*
  * Grant the first lease that can be had now, in the order given; the request
  * then names it. Never waits.
  */
@@ -58,7 +50,8 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
 	GrantOutcome outcome = (GrantOutcome) {.result = REFUSED_QUEUE, .held_until = DT_NOEND};
-	TimestampTz look_at = DT_NOEND;
+	TimestampTz held_until = DT_NOEND;
+	bool		open = false;
 	PurgePatience patience = {0};	/* with all of them together */
 
 	for (int i = 0; i < nresources && outcome.result != GRANTED; i++)
@@ -67,14 +60,14 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 		do
 			outcome = try_grant(store, request);
 		while (purge_was_in_the_way(store, request, &outcome, &patience));
-		look_at = Min(look_at, outcome.result == REFUSED_BUSY && nresources > 1 ?
-					  clock_now() + BUSY_INTERVAL : outcome.held_until);
+		held_until = Min(held_until, outcome.held_until);
+		open |= outcome.result == REFUSED_BUSY;
 	}
 	store_close(store);
 
 	/* Of several, nobody in particular is in the way. */
 	if (nresources > 1 && outcome.result != GRANTED)
-		return (GrantOutcome) {.result = REFUSED_HELD, .held_until = look_at};
+		return (GrantOutcome) {.result = REFUSED_HELD, .held_until = held_until, .open = open};
 	return outcome;
 }
 

@@ -85,12 +85,13 @@ refused_by_slots(const LeaseRequest *request, const SlotSurvey *survey)
 	GrantOutcome outcome = {
 		.result = REFUSED_HELD,
 		.held_until = request->mode == MODE_EXCLUSIVE ? survey->last_free_at : survey->first_free_at,
+		.open = TransactionIdIsValid(survey->busy.xid),
 		.busy = survey->busy,
 		.blocked_by = survey->holder,
 		.blocked_role = survey->holder_role
 	};
 
-	if (TransactionIdIsValid(survey->busy.xid) && (request->mode == MODE_EXCLUSIVE || survey->taken == 1))
+	if (outcome.open && (request->mode == MODE_EXCLUSIVE || survey->taken == 1))
 		outcome.result = REFUSED_BUSY;
 	return outcome;
 }
@@ -196,6 +197,8 @@ typedef struct SlotCheck
 {
 	const LeaseRequest *request;
 	int			nexpired;		/* none of which is pinned */
+	int64		last_token;		/* of all slots */
+	const Lease *former;		/* the last granted of those that expired */
 	GrantOutcome refused;
 } SlotCheck;
 
@@ -207,6 +210,8 @@ slots_refuse(LeaseStore *store, SlotCheck *check)
 	int			pinned = -1;
 
 	check->nexpired = list_length(survey.expired);
+	check->last_token = survey.last_token;
+	check->former = survey.former;
 	if (survey.taken > 0)
 	{
 		check->refused = refused_by_slots(check->request, &survey);
@@ -235,6 +240,18 @@ slots_appeared(LeaseStore *store, void *arg)
 		return false;
 	survey = survey_slots(store, check->request, NULL);
 	return survey.taken > 0 || list_length(survey.expired) > check->nexpired;
+}
+
+/*
+ * What an exclusive grant takes over: the last of the leases in the way that
+ * ran out. Which one was in the gate does not count if slots were granted since.
+ */
+static const Lease *
+former_of_all(const SlotCheck *slots, const Lease *gate, int64 gate_token)
+{
+	if (slots->last_token <= gate_token)
+		return gate;
+	return slots->former != NULL && slots->former->token > gate_token ? slots->former : NULL;
 }
 
 /*
@@ -270,6 +287,7 @@ try_exclusive(LeaseStore *store, const LeaseRequest *request)
 		if (found == PROBE_FOUND)
 		{
 			RowLockResult locked;
+			int64		gate_token;
 
 			if (store->has_slots && store_probe(store, request->resource, GATE_SLOT) != PROBE_FOUND)
 				continue;
@@ -288,7 +306,8 @@ try_exclusive(LeaseStore *store, const LeaseRequest *request)
 				store_probe(store, request->resource, GATE_SLOT);
 			}
 			lease = new_lease(store, request, GATE_SLOT);
-			former = grant_row(store, &lease);
+			gate_token = store->lease.token;
+			former = former_of_all(&check, grant_row(store, &lease), gate_token);
 		}
 		else
 		{
@@ -351,7 +370,9 @@ gate_appeared(LeaseStore *store, void *arg)
 typedef struct Gate
 {
 	ProbeResult found;
+	int64		token;
 	int64		last_token;		/* of all slots, unless a lower one is above that of the gate */
+	const Lease *former;		/* the exclusive lease that ran out, no slot being granted since */
 } Gate;
 
 /*
@@ -359,7 +380,7 @@ typedef struct Gate
  * when that fails. What is in refused is then why, unless it is to look again.
  */
 static bool
-pass_gate(LeaseStore *store, const LeaseRequest *request, const Gate *gate, GrantOutcome *refused)
+pass_gate(LeaseStore *store, const LeaseRequest *request, Gate *gate, GrantOutcome *refused)
 {
 	RowLockResult locked;
 
@@ -374,11 +395,14 @@ pass_gate(LeaseStore *store, const LeaseRequest *request, const Gate *gate, Gran
 	 * that was may have locked the gate, and must not be taken for a pin.
 	 */
 	if (store_probe(store, request->resource, GATE_SLOT) == PROBE_FOUND && store->lease.owner != NULL &&
-		gate->last_token < store->lease.token &&
-		find_pinned_slot(store, request->resource, list_make1_int(GATE_SLOT)) >= 0)
+		gate->last_token < store->lease.token)
 	{
-		*refused = refused_by_row_lock(GATE_SLOT, LockTupleExclusive);
-		return false;
+		gate->former = former_lease(&store->lease);
+		if (find_pinned_slot(store, request->resource, list_make1_int(GATE_SLOT)) >= 0)
+		{
+			*refused = refused_by_row_lock(GATE_SLOT, LockTupleExclusive);
+			return false;
+		}
 	}
 
 	if (store_probe(store, request->resource, GATE_SLOT) != PROBE_FOUND)
@@ -448,7 +472,7 @@ choose_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avo
 	int64		expired_token = 0;	/* of the last exclusive lease, which may be pinned */
 	SlotSurvey	survey;
 
-	gate->found = store_probe(store, request->resource, GATE_SLOT);
+	*gate = (Gate) {.found = store_probe(store, request->resource, GATE_SLOT)};
 	gate_maker = store->busy;
 	if (gate->found == PROBE_FOUND && !is_free(&store->lease, clock_now()))
 	{
@@ -460,8 +484,12 @@ choose_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avo
 		*outcome = refused_by_transaction(gate_maker);
 		return 0;
 	}
-	if (gate->found == PROBE_FOUND && store->lease.owner != NULL)
-		expired_token = store->lease.token;
+	if (gate->found == PROBE_FOUND)
+	{
+		gate->token = store->lease.token;
+		if (store->lease.owner != NULL)
+			expired_token = gate->token;
+	}
 
 	survey = find_slot(store, request, avoid);
 	if (survey.last_token < expired_token)
@@ -528,6 +556,9 @@ try_named_slot(LeaseStore *store, const LeaseRequest *request)
 			case SLOT_TAKEN:
 				/* Whoever waits next may have another slot. */
 				wait_note_change(request->resource, DT_NOBEGIN);
+				/* What was lost to an exclusive lease is not lost again. */
+				if (former == NULL || former->token < gate.token)
+					former = gate.former;
 				return granted(&lease, former);
 			case SLOT_LOCKED:
 				avoid = bms_add_member(avoid, slot);

@@ -13,6 +13,7 @@
 
 #include "access/tableam.h"
 #include "access/transam.h"
+#include "common/hashfn.h"
 #include "datatype/timestamp.h"
 #include "nodes/bitmapset.h"
 #include "nodes/lockoptions.h"
@@ -218,6 +219,7 @@ typedef struct GrantOutcome
 	int64		token;			/* GRANTED */
 	TimestampTz expires_at;
 	TimestampTz held_until;		/* REFUSED_HELD: when to look again, else DT_NOEND */
+	bool		open;			/* REFUSED_HELD: transactions have some of what is wanted */
 	BusyRow		busy;			/* REFUSED_BUSY: whom to wait for; */
 	bool		name_in_use;	/* or, without xid, another grant to the same owner; */
 	int16		locked_slot;	/* or whose row to wait for, */
@@ -234,6 +236,7 @@ typedef struct SlotSurvey
 	int			free_slot;		/* to take; 0: none */
 	int64		last_token;		/* highest that is to be seen in any slot */
 	List	   *expired;		/* int list: slots whose owner may still pin them */
+	const Lease *former;		/* the last granted of these, for an exclusive request */
 	TimestampTz first_free_at;	/* of the taken ones */
 	TimestampTz last_free_at;
 	BusyRow		busy;			/* open transaction that has one of them */
@@ -247,6 +250,12 @@ same_text(const text *a, const text *b)
 {
 	return VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
 		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
+}
+
+static inline uint64
+hash_text(const text *string, uint64 seed)
+{
+	return hash_bytes_extended((const unsigned char *) VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string), seed);
 }
 
 static inline bool

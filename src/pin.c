@@ -20,7 +20,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "common/hashfn.h"
 #include "lib/ilist.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -55,8 +54,7 @@ static uint64 losses = 0;		/* pins that were here and are not any more */
 static PinnedResource *
 pinned_resource(const text *resource, HASHACTION action)
 {
-	uint64		hash = hash_bytes_extended((const unsigned char *) VARDATA_ANY(resource),
-										   VARSIZE_ANY_EXHDR(resource), 0);
+	uint64		hash = hash_text(resource, 0);
 	PinnedResource *place;
 	bool		found;
 

@@ -20,7 +20,6 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
@@ -140,9 +139,7 @@ count_leases(const text *owner, int64 limit)
 
 	while (count <= limit && store_next_possible(store, is_counted, &counted))
 	{
-		const text *resource = store->lease.resource;
-		uint64		hash = hash_bytes_extended((const unsigned char *) VARDATA_ANY(resource),
-											   VARSIZE_ANY_EXHDR(resource), 0);
+		uint64		hash = hash_text(store->lease.resource, 0);
 		bool		known;
 
 		hash_search(resources, &hash, HASH_ENTER, &known);

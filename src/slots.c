@@ -32,12 +32,12 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
 
 #include "compat.h"
+#include "events.h"
 #include "purge.h"
 
 /* What the visitor of the slots keeps in mind. */
@@ -96,10 +96,16 @@ offer_unused(Search *search, int from, int to)
 static void
 offer_used(Search *search, const Lease *lease)
 {
+	SlotSurvey *survey = &search->survey;
 	bool		own = is_owner(lease, search->request->owner);
 
 	if (lease->owner != NULL)
-		search->survey.expired = lappend_int(search->survey.expired, lease->slot);
+	{
+		survey->expired = lappend_int(survey->expired, lease->slot);
+		if (search->request->mode == MODE_EXCLUSIVE &&
+			(survey->former == NULL || survey->former->token < lease->token))
+			survey->former = former_lease(lease);
+	}
 	if (lease->slot > search->last || bms_is_member(lease->slot, search->avoid))
 		return;
 
@@ -164,12 +170,6 @@ look_at_slot(const Lease *lease, const BusyRow *busy, void *arg)
 	return true;
 }
 
-static uint32
-owner_hash(const text *owner)
-{
-	return hash_bytes((const unsigned char *) VARDATA_ANY(owner), VARSIZE_ANY_EXHDR(owner));
-}
-
 /* The place of a hash among so many, from 0. */
 static int
 hash_place(uint32 hash, int nplaces)
@@ -187,7 +187,7 @@ begin_search(const LeaseRequest *request, const Bitmapset *avoid, int first, int
 		.now = clock_now(),
 		.first = first,
 		.last = last,
-		.home = first <= last ? first + hash_place(owner_hash(request->owner), last - first + 1) : 0,
+		.home = first <= last ? first + hash_place(hash_text(request->owner, 0), last - first + 1) : 0,
 		.last_slot = MAX_SLOT + 1,
 		.survey = {.first_free_at = DT_NOEND, .last_free_at = DT_NOBEGIN}
 	};
@@ -278,7 +278,7 @@ search_far_slots(LeaseStore *store, Search *search)
 	const LeaseRequest *request = search->request;
 	int			nfar = request->permits - NEAR_SLOTS;
 	int			nplaces = Min(1 + nfar / SLOTS_FOR_PLACE, MAX_PLACES);
-	uint32		hash = owner_hash(request->owner);
+	uint32		hash = hash_text(request->owner, 0);
 
 	for (int i = 0; i < nplaces && search->used == 0 && search->unused == 0; i++)
 	{
@@ -405,12 +405,9 @@ find_pinned_slot(LeaseStore *store, const text *resource, const List *slots)
 static LOCKTAG
 name_tag(const LeaseRequest *request)
 {
-	uint64		hash = hash_bytes_extended((const unsigned char *) VARDATA_ANY(request->resource),
-										   VARSIZE_ANY_EXHDR(request->resource), 0);
+	uint64		hash = hash_text(request->owner, hash_text(request->resource, 0));
 	LOCKTAG		tag = {0};
 
-	hash = hash_bytes_extended((const unsigned char *) VARDATA_ANY(request->owner),
-							   VARSIZE_ANY_EXHDR(request->owner), hash);
 	tag.locktag_field1 = MyDatabaseId;
 	tag.locktag_field2 = (uint32) (hash >> 32);
 	tag.locktag_field3 = (uint32) hash;

@@ -29,7 +29,6 @@
 #include "access/xact.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
@@ -111,18 +110,12 @@ probe_next(LeaseStore *store, IndexScanDesc scan, const SnapshotData *dirty)
 	return probed(store, dirty);
 }
 
-static uint64
-row_key(const text *resource, int16 slot)
-{
-	return hash_bytes_extended((const unsigned char *) VARDATA_ANY(resource), VARSIZE_ANY_EXHDR(resource), slot);
-}
-
 /* Remember where a row was written; see probe_last_written(). */
 void
 store_remember_row(LeaseStore *store, const Lease *lease, const ItemPointerData *tid)
 {
 	last_written.table = RelationGetRelid(store->table);
-	last_written.key = row_key(lease->resource, lease->slot);
+	last_written.key = hash_text(lease->resource, lease->slot);
 	last_written.tid = *tid;
 }
 
@@ -137,7 +130,7 @@ probe_last_written(LeaseStore *store, const text *resource, int16 slot)
 	SnapshotData dirty;
 
 	if (last_written.table != RelationGetRelid(store->table) ||
-		last_written.key != row_key(resource, slot) ||
+		last_written.key != hash_text(resource, slot) ||
 		ItemPointerGetBlockNumber(&last_written.tid) >= RelationGetNumberOfBlocks(store->table))
 		return PROBE_ABSENT;
 

@@ -40,7 +40,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/ipc.h"
@@ -58,6 +57,14 @@
 
 /* The longest a sleeper goes without looking again, wake-up or not. */
 #define LONGEST_SLEEP	(30 * USECS_PER_SEC)
+
+/*
+ * How often to look again when what is wanted is one of several, and open
+ * transactions have some of them. No wait in the lock manager would hear of
+ * the others, and not every end of a transaction wakes us: not that of one which was
+ * prepared, or which only locked the row.
+ */
+#define OPEN_INTERVAL	USECS_PER_SEC
 
 /* The alarm of a waiter that does not sleep: it has to hear of everything. */
 #define NO_ALARM		((uint64) PG_INT64_MAX)
@@ -233,8 +240,7 @@ anybody_waits(void)
 static uint64
 resource_hash(const text *resource)
 {
-	return hash_bytes_extended((const unsigned char *) VARDATA_ANY(resource),
-							   VARSIZE_ANY_EXHDR(resource), MyDatabaseId);
+	return hash_text(resource, MyDatabaseId);
 }
 
 /*
@@ -886,6 +892,8 @@ wait_sleep(const GrantOutcome *refusal)
 	expected_end = look_at == DT_NOEND ? 0 : now + (look_at - clock_now());
 	if (expected_end != 0)
 		until = Min(until, expected_end);
+	if (refusal->open)
+		until = Min(until, now + OPEN_INTERVAL);
 
 	if (me != NULL)
 	{

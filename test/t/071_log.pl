@@ -87,6 +87,36 @@ $session->query_safe(q{SET lease_lock.log_events = 'takeover'});
 	$session->query_safe(q{SELECT lease_release('door', 'bob')});
 }
 
+# A lease of one kind is taken over by one of another, and what was lost is not
+# lost again.
+foreach my $step (
+	[ "lease_acquire_permit('desk', 1, '1 ms', 'p1')" ],
+	[ "lease_acquire('desk', '1 ms', 'w1')", 'w1', 'p1' ],
+	[ "lease_acquire_permit('desk', 1, '1 ms', 'p2')", 'p2', 'w1' ],
+	[ "lease_acquire_permit('desk', 1, '1 hour', 'p3')", 'p3', 'p2' ],
+	[ "lease_release('desk', 'p3')" ],
+	[ "lease_acquire('desk', '1 ms', 'w2')" ],
+	[ "lease_acquire('desk', '1 hour', 'w3')", 'w3', 'w2' ],
+	[ "lease_release('desk', 'w3')" ],
+	[ "lease_acquire_permit('desk', 1, '1 ms', 'p4')" ],
+	[ "lease_acquire('desk', '1 hour', 'w4')", 'w4', 'p4' ],
+	[ "lease_release('desk', 'w4')" ],
+	[ "lease_acquire_permit('desk', 1, '1 hour', 'p5')" ])
+{
+	my ($call, $new, $old) = @$step;
+
+	logs($call, "SELECT 1 / CAST($call AS int); SELECT pg_sleep(0.005)",
+		$new ? qq{lease on "desk" taken over by owner "$new" of role "postgres" from owner "$old" of role "postgres" $ms after .*} : ());
+}
+foreach my $readers ([ 'ann', 'bob' ], [ 'bob', 'ann' ])
+{
+	my ($first, $last) = @$readers;
+	my $resource = "read by $first and $last";
+
+	logs($resource, "SELECT lease_acquire_shared('$resource', '1 ms', '$first'), lease_acquire_shared('$resource', '1 ms', '$last'), pg_sleep(0.005);
+		SELECT lease_acquire('$resource', '1 hour', 'carl')", qq{lease on "$resource" taken over by owner "carl" .* from owner "$last" .*});
+}
+
 # A takeover that is rolled back was logged; its token is used up.
 {
 	my ($new) = logs('rollback', "$expired; BEGIN; SELECT lease_acquire('door', '1 hour', 'bob'); ROLLBACK", $takeover_line)

@@ -52,6 +52,27 @@ foreach my $kind ([ 'shared', "lease_acquire_shared('%s', '1 hour', '%s', NULL)"
 	$session->quit;
 }
 
+# Nobody hears of the end of a prepared transaction. So who waits for one of
+# several leases that such transactions have looks again without it.
+foreach my $end ('ROLLBACK', 'COMMIT')
+{
+	my $r = lc $end;
+	my $session = open_session($node);
+
+	foreach my $i (1, 2)
+	{
+		my $take = "SELECT lease_acquire_permit('$r', 2, '1 hour', 'p$i')";
+
+		look($node, $end eq 'ROLLBACK' ? "BEGIN; $take; PREPARE TRANSACTION '$r $i'"
+			: "$take; BEGIN; SELECT lease_release('$r', 'p$i'); PREPARE TRANSACTION '$r $i'");
+	}
+	send_to_wait($node, $session, "SELECT lease_acquire_permit('$r', 2, '1 hour', 'w', NULL)", in_queue());
+	look($node, "$end PREPARED '$r 2'");
+	held_by($r, $end eq 'ROLLBACK' ? 'w' : 'p1 w', "$end PREPARED lets a waiter have the permit");
+	look($node, "ROLLBACK PREPARED '$r 1'");
+	$session->quit;
+}
+
 # Limits go for who is handed a lease, too.
 {
 	look($node, "SELECT lease_acquire('mine', '1 hour', 'm'), lease_acquire('given', '1 hour', 'g')");
