@@ -53,14 +53,23 @@ CREATE INDEX lease_lock_last_owner ON lease_lock (resource, last_owner, slot) WH
 
 COMMENT ON TABLE lease_lock IS
 	'leases, as the lease_* functions keep them; read lease_status instead';
+COMMENT ON INDEX lease_lock_last_owner IS
+	'finds the lease of an owner among many on one resource';
+COMMENT ON SEQUENCE lease_token_seq IS
+	'fencing tokens; never to be set back';
+COMMENT ON COLUMN lease_lock.resource IS 'what is leased';
 COMMENT ON COLUMN lease_lock.slot IS '0: the exclusive lease, and the gate to the others';
 COMMENT ON COLUMN lease_lock.owner IS 'NULL: released';
+COMMENT ON COLUMN lease_lock.expires_at IS 'when it ends, or ended';
+COMMENT ON COLUMN lease_lock.token IS 'fencing token of the last grant';
+COMMENT ON COLUMN lease_lock.granted_at IS 'when it was last granted';
 COMMENT ON COLUMN lease_lock.holder IS 'role that acquired the lease';
 COMMENT ON COLUMN lease_lock.xid IS 'transaction that granted the lease';
 COMMENT ON COLUMN lease_lock.mode IS 'x exclusive, s shared, p permit';
 COMMENT ON COLUMN lease_lock.holds IS 'how often it has to be released';
 COMMENT ON COLUMN lease_lock.lock_delay IS 'microseconds after an expiry in which nobody gets it';
-COMMENT ON COLUMN lease_lock.hold_until IS 'a release before keeps it until then';
+COMMENT ON COLUMN lease_lock.hold_until IS 'after a release before that time, others still have to wait until then';
+COMMENT ON COLUMN lease_lock.payload IS 'what lease_request() was given to keep with it';
 COMMENT ON COLUMN lease_lock.last_owner IS 'in slots above 32: who took it last, also when released since';
 
 CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
@@ -238,7 +247,7 @@ CREATE FUNCTION lease_purge()
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_purge() IS
-	'remove what was released, or expired, at least lease_lock.purge_after ago; how many rows';
+	'remove what has been free for lease_lock.purge_after; how many rows';
 REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
 /*

@@ -157,7 +157,6 @@ token_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 static Datum
 acquire(LeaseRequest *request, int64 wait)
 {
-	require_writable("lease_acquire()");
 	PG_RETURN_BOOL(acquire_any(request, &request->resource, 1, wait, NULL).result == GRANTED);
 }
 
@@ -172,6 +171,7 @@ lease_acquire(PG_FUNCTION_ARGS)
 	request.resource = name_arg(fcinfo, 0, "resource");
 	request.ttl = ttl_arg(fcinfo, 1, request.resource);
 	request.owner = name_arg(fcinfo, 2, "owner");
+	require_writable("lease_acquire()");
 	return acquire(&request, PG_NARGS() > 3 ? wait_arg(fcinfo, 3, request.resource) : 0);
 }
 
@@ -186,6 +186,7 @@ lease_acquire_shared(PG_FUNCTION_ARGS)
 	request.resource = name_arg(fcinfo, 0, "resource");
 	request.ttl = ttl_arg(fcinfo, 1, request.resource);
 	request.owner = name_arg(fcinfo, 2, "owner");
+	require_writable("lease_acquire_shared()");
 	return acquire(&request, PG_NARGS() > 3 ? wait_arg(fcinfo, 3, request.resource) : 0);
 }
 
@@ -217,6 +218,7 @@ lease_acquire_permit(PG_FUNCTION_ARGS)
 	request.permits = permits_arg(fcinfo, 1, request.resource);
 	request.ttl = ttl_arg(fcinfo, 2, request.resource);
 	request.owner = name_arg(fcinfo, 3, "owner");
+	require_writable("lease_acquire_permit()");
 	return acquire(&request, PG_NARGS() > 4 ? wait_arg(fcinfo, 4, request.resource) : 0);
 }
 

@@ -92,7 +92,10 @@ refused_by_slots(const LeaseRequest *request, const SlotSurvey *survey)
 	};
 
 	if (outcome.open && (request->mode == MODE_EXCLUSIVE || survey->taken == 1))
+	{
 		outcome.result = REFUSED_BUSY;
+		outcome.held_until = DT_NOEND;
+	}
 	return outcome;
 }
 

@@ -88,7 +88,7 @@ void
 purge_init(void)
 {
 	DefineCustomIntVariable("lease_lock.purge_after",
-							"Time that released and expired leases are kept before they are purged.",
+							"Time that leases which are free are kept before they are purged.",
 							NULL,
 							&purge_after,
 							60, 0, INT_MAX,
@@ -129,7 +129,7 @@ is_gate_in_use(LeaseStore *store)
 }
 
 /*
- * Remove what ended at least lease_lock.purge_after ago; returns how many
+ * Remove what has been free for lease_lock.purge_after; returns how many
  * rows. Never waits: what somebody has locked is left for the next time.
  */
 int64

@@ -889,6 +889,7 @@ wait_sleep(const GrantOutcome *refusal)
 	int64		until = Min(Min(deadline, lock_deadline), next_check);
 	int			events;
 
+	Assert(look_at != DT_NOBEGIN);
 	expected_end = look_at == DT_NOEND ? 0 : now + (look_at - clock_now());
 	if (expected_end != 0)
 		until = Min(until, expected_end);
