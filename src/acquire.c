@@ -61,7 +61,7 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 			outcome = try_grant(store, request);
 		while (purge_was_in_the_way(store, request, &outcome, &patience));
 		held_until = Min(held_until, outcome.held_until);
-		open |= outcome.result == REFUSED_BUSY;
+		open |= outcome.open || outcome.result == REFUSED_BUSY;
 	}
 	store_close(store);
 

@@ -96,7 +96,7 @@ log_takeover(const Lease *granted, const Lease *former)
  * What a grant is about to replace, in memory that lasts; NULL when that is
  * nobody's lease. A takeover is a grant over a lease that was not released.
  */
-const Lease *
+Lease *
 former_lease(const Lease *stored)
 {
 	Lease	   *former;

@@ -247,7 +247,8 @@ slots_appeared(LeaseStore *store, void *arg)
 
 /*
  * What an exclusive grant takes over: the last of the leases in the way that
- * ran out. Which one was in the gate does not count if slots were granted since.
+ * ran out. What was in the gate was lost before if slots were granted since,
+ * as far as they tell: a purge may have removed them.
  */
 static const Lease *
 former_of_all(const SlotCheck *slots, const Lease *gate, int64 gate_token)
@@ -264,10 +265,9 @@ former_of_all(const SlotCheck *slots, const Lease *gate, int64 gate_token)
 static GrantOutcome
 try_exclusive(LeaseStore *store, const LeaseRequest *request)
 {
-	SlotCheck	check = {.request = request};
-
 	for (;;)
 	{
+		SlotCheck	check = {.request = request};
 		ProbeResult found = store_probe_gate(store, request->resource);
 		Lease		lease;
 		const Lease *former = NULL;
@@ -306,7 +306,8 @@ try_exclusive(LeaseStore *store, const LeaseRequest *request)
 			{
 				if (slots_refuse(store, &check))
 					return check.refused;
-				store_probe(store, request->resource, GATE_SLOT);
+				if (store_probe(store, request->resource, GATE_SLOT) != PROBE_FOUND)
+					continue;
 			}
 			lease = new_lease(store, request, GATE_SLOT);
 			gate_token = store->lease.token;
@@ -375,7 +376,7 @@ typedef struct Gate
 	ProbeResult found;
 	int64		token;
 	int64		last_token;		/* of all slots, unless a lower one is above that of the gate */
-	const Lease *former;		/* the exclusive lease that ran out, no slot being granted since */
+	const Lease *former;		/* the exclusive lease that ran out, unless slots tell of a later grant */
 } Gate;
 
 /*

@@ -37,7 +37,7 @@
 #define NEAR_SLOTS		32
 #endif
 
-/* Bytes in the name of a resource or owner; fits an index entry many times. */
+/* Bytes in the name of a resource or owner: both of them fit an index entry. */
 #define MAX_NAME_LENGTH	1024
 
 /* Far from where timestamps end, whatever is added to the clock. */
@@ -236,7 +236,7 @@ typedef struct SlotSurvey
 	int			free_slot;		/* to take; 0: none */
 	int64		last_token;		/* highest that is to be seen in any slot */
 	List	   *expired;		/* int list: slots whose owner may still pin them */
-	const Lease *former;		/* the last granted of these, for an exclusive request */
+	Lease	   *former;			/* the last granted of these, for an exclusive request */
 	TimestampTz first_free_at;	/* of the taken ones */
 	TimestampTz last_free_at;
 	BusyRow		busy;			/* open transaction that has one of them */

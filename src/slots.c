@@ -104,7 +104,14 @@ offer_used(Search *search, const Lease *lease)
 		survey->expired = lappend_int(survey->expired, lease->slot);
 		if (search->request->mode == MODE_EXCLUSIVE &&
 			(survey->former == NULL || survey->former->token < lease->token))
+		{
+			if (survey->former != NULL)
+			{
+				pfree(survey->former->owner);
+				pfree(survey->former);
+			}
 			survey->former = former_lease(lease);
+		}
 	}
 	if (lease->slot > search->last || bms_is_member(lease->slot, search->avoid))
 		return;

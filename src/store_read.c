@@ -122,7 +122,8 @@ store_remember_row(LeaseStore *store, const Lease *lease, const ItemPointerData 
 /*
  * Look for a row where this session wrote it last, if it did, without the
  * index: who releases a lease has mostly acquired it. What is there now may
- * be another row; then, or if there is none, tells nothing.
+ * be another row; then, or if there is none, tells nothing, and the store
+ * stands on no row.
  */
 static ProbeResult
 probe_last_written(LeaseStore *store, const text *resource, int16 slot)
@@ -135,12 +136,14 @@ probe_last_written(LeaseStore *store, const text *resource, int16 slot)
 		return PROBE_ABSENT;
 
 	InitDirtySnapshot(dirty);
-	if (!table_tuple_fetch_row_version(store->table, &last_written.tid, &dirty, store->row))
-		return PROBE_ABSENT;
-	store_read_row(store);
-	if (store->lease.slot != slot || !same_text(store->lease.resource, resource))
-		return PROBE_ABSENT;
-	return probed(store, &dirty);
+	if (table_tuple_fetch_row_version(store->table, &last_written.tid, &dirty, store->row))
+	{
+		store_read_row(store);
+		if (store->lease.slot == slot && same_text(store->lease.resource, resource))
+			return probed(store, &dirty);
+	}
+	ExecClearTuple(store->row);
+	return PROBE_ABSENT;
 }
 
 /* Look for a row, and at what open transactions do to it. Writes nothing. */

@@ -12,8 +12,8 @@
  * dates and times as in ISO 8601 and in UTC; types whose text depends on
  * settings are refused.
  *
- * A template is parsed once in a session, not by each statement, whose rows
- * may be few.
+ * A session parses a template once, until the table changes, and not in each
+ * statement, whose rows may be few.
  *
  *-------------------------------------------------------------------------
  */
@@ -57,14 +57,14 @@ struct Template
 	TemplatePart parts[FLEXIBLE_ARRAY_MEMBER];
 };
 
-/* The parsed template of a trigger; text and table are those of a statement. */
+/* The parsed template of a trigger, with a text of its own and no open table. */
 typedef struct ParsedTemplate
 {
 	Oid			trigger;		/* hash key */
+	Oid			table;
 	Template   *template;
 } ParsedTemplate;
 
-/* NULL until one is needed, and again when some table has changed. */
 static HTAB *parsed_templates = NULL;
 static MemoryContext parsed_context = NULL;
 
@@ -266,18 +266,24 @@ template_for_table(const char *text, Relation table)
 	return template;
 }
 
-static Template *
-copy_template(const Template *template)
-{
-	Size		size = template_size(template->nparts);
-
-	return memcpy(palloc(size), template, size);
-}
-
+/* Forget what was parsed for a table that changes, or for all of them. */
 static void
 forget_templates(Datum arg, Oid relid)
 {
-	parsed_templates = NULL;
+	HASH_SEQ_STATUS scan;
+	ParsedTemplate *entry;
+
+	if (parsed_templates == NULL)
+		return;
+
+	hash_seq_init(&scan, parsed_templates);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+	{
+		if (relid != InvalidOid && relid != entry->table)
+			continue;
+		pfree(entry->template);
+		hash_search(parsed_templates, &entry->trigger, HASH_REMOVE, NULL);
+	}
 }
 
 void
@@ -290,37 +296,41 @@ template_init(void)
 static void
 keep_template(Oid trigger, const Template *template)
 {
-	MemoryContext context;
+	Size		size = template_size(template->nparts);
 	Template   *copy;
 	ParsedTemplate *entry;
+	bool		found;
 
-	if (parsed_context == NULL)
-		parsed_context = AllocSetContextCreate(CacheMemoryContext, "lease_lock templates", ALLOCSET_SMALL_SIZES);
 	if (parsed_templates == NULL)
 	{
-		HASHCTL		control = {
-			.keysize = sizeof(Oid),
-			.entrysize = sizeof(ParsedTemplate),
-			.hcxt = parsed_context
-		};
+		HASHCTL		control = {.keysize = sizeof(Oid), .entrysize = sizeof(ParsedTemplate)};
 
-		MemoryContextReset(parsed_context);
+		if (parsed_context == NULL)
+			parsed_context = AllocSetContextCreate(CacheMemoryContext, "lease_lock templates", ALLOCSET_SMALL_SIZES);
+		control.hcxt = parsed_context;
 		parsed_templates = hash_create("lease_lock templates", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	}
 
-	context = MemoryContextSwitchTo(parsed_context);
-	copy = copy_template(template);
-	MemoryContextSwitchTo(context);
+	copy = MemoryContextAlloc(parsed_context, size + strlen(template->text) + 1);
+	memcpy(copy, template, size);
+	copy->text = strcpy((char *) copy + size, template->text);
+	copy->table = NULL;
 
-	entry = hash_search(parsed_templates, &trigger, HASH_ENTER, NULL);
+	entry = hash_search(parsed_templates, &trigger, HASH_ENTER, &found);
+	if (found)
+		pfree(entry->template);
+	entry->table = RelationGetRelid(template->table);
 	entry->template = copy;
 }
 
 /*
  * Get the template that is the argument of a trigger, in the current memory
- * context. It is a copy, since any change to a table makes us forget what we
- * kept, also while a statement goes on. The statement's lock on its own table
- * keeps that as it is.
+ * context. It is a copy, since what is kept may be forgotten at any time.
+ *
+ * A statement has triggers of its own, as they were when it began. What was
+ * parsed meanwhile for a trigger that has been replaced is of no use to it: it
+ * would go by places in another text. Columns are the same, as no table is
+ * altered that a statement writes to.
  */
 Template *
 template_of_trigger(const Trigger *trigger, Relation table)
@@ -328,17 +338,19 @@ template_of_trigger(const Trigger *trigger, Relation table)
 	const char *text = trigger->tgargs[0];
 	ParsedTemplate *entry = NULL;
 	Template   *template;
+	Size		size;
 
 	if (parsed_templates != NULL)
 		entry = hash_search(parsed_templates, &trigger->tgoid, HASH_FIND, NULL);
-	if (entry == NULL)
+	if (entry == NULL || strcmp(entry->template->text, text) != 0)
 	{
 		template = template_for_table(text, table);
 		keep_template(trigger->tgoid, template);
 		return template;
 	}
 
-	template = copy_template(entry->template);
+	size = template_size(entry->template->nparts);
+	template = memcpy(palloc(size), entry->template, size);
 	template->text = text;
 	template->table = table;
 	return template;

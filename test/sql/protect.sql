@@ -133,6 +133,16 @@ CREATE OR REPLACE TRIGGER "~lease_guard" BEFORE INSERT ON named FOR EACH ROW EXE
 SELECT message FROM error_of($$ INSERT INTO named VALUES (1, 2) $$);
 ROLLBACK;
 SELECT message FROM error_of($$ INSERT INTO named VALUES (1, 2) $$);
+
+-- a statement goes by the template that there was when it began, also if it replaces that
+CREATE FUNCTION replace_template(template text) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('CREATE OR REPLACE TRIGGER "~lease_guard" BEFORE INSERT ON named FOR EACH ROW EXECUTE FUNCTION lease_guard(%L)', template);
+	PERFORM error_of('INSERT INTO named VALUES (1, 2)');
+	RETURN 7;
+END $$;
+SELECT message FROM error_of($$ INSERT INTO named VALUES (1, replace_template(repeat('{id}', 50) || repeat('x', 500))) $$);
+DROP FUNCTION replace_template;
 DROP TABLE named;
 
 -- what cannot be protected

@@ -73,6 +73,33 @@ foreach my $end ('ROLLBACK', 'COMMIT')
 	$session->quit;
 }
 
+# Whoever waits for any of several notices in time that one of them has expired,
+# although a transaction has another one. The best of three, on a busy machine.
+{
+	my $session = open_session($node);
+	my $least = 5;
+
+	look($node, q{
+		SELECT lease_acquire('open', '1 hour', 'x'), lease_release('open', 'x');
+		CREATE FUNCTION wait_for_end() RETURNS float8 LANGUAGE plpgsql AS $$
+		DECLARE
+			begun_at timestamptz := clock_timestamp();
+		BEGIN
+			PERFORM lease_acquire('ends', '100 ms', 'x');
+			PERFORM lease_acquire_any(ARRAY['open', 'ends'], '1 hour', 'w', '5 s');
+			PERFORM lease_release('ends', 'w');
+			RETURN extract(epoch FROM clock_timestamp() - begun_at);
+		END $$});
+	$session->query_safe(q{BEGIN; SELECT lease_acquire_shared('open', '1 hour', 'reader')});
+	for (1 .. 3)
+	{
+		my $seconds = look($node, 'SELECT wait_for_end()');
+		$least = $seconds if $seconds < $least;
+	}
+	cmp_ok($least, '<', 0.8, 'any of several: the end of one is noticed beside an open transaction');
+	$session->quit;
+}
+
 # Limits go for who is handed a lease, too.
 {
 	look($node, "SELECT lease_acquire('mine', '1 hour', 'm'), lease_acquire('given', '1 hour', 'g')");
