@@ -191,7 +191,8 @@ try_again(LeaseStore *store, const LeaseRequest *request)
 	if (request->payload != (Datum) 0)
 		lease.payload = request->payload;
 	wait_note_change(lease.resource, free_from(&lease));
-	store_update(store, &lease);
+	if (!prolong_lease(store, request->resource, &lease))
+		return refused_queue();
 	return granted(&lease, NULL);
 }
 

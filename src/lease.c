@@ -326,6 +326,34 @@ release_all_leases(const text *owner)
 }
 
 /*
+ * Write that the lease that the store stands on, held and locked, lasts longer;
+ * false when its time ran out before others could see that.
+ *
+ * Who takes a lease in another slot does not lock this row. If it read the clock
+ * after the end, and the row before the change, it took the lease for expired and may
+ * have granted one that does not go with it. So it is over then, as it was.
+ */
+bool
+prolong_lease(LeaseStore *store, const text *resource, const Lease *prolonged)
+{
+	Lease		before = store->lease;
+	Lease		after;
+
+	store_update(store, prolonged);
+	if (before.slot == GATE_SLOT || is_held(&before, clock_now()))
+		return true;
+
+	if (!store_fetch(store, resource, before.slot))
+		elog(ERROR, "lost a lease of the own transaction");
+	after = store->lease;
+	after.expires_at = before.expires_at;
+	after.holds = before.holds;
+	after.hold_until = before.hold_until;
+	store_update(store, &after);
+	return false;
+}
+
+/*
  * Extend a held lease to at least ttl from now. Waits for an open transaction
  * that is changing it, but not for one that only relies on it.
  */
@@ -344,11 +372,13 @@ renew_lease(const text *resource, int64 ttl, const Claim *claim)
 			Lease		lease = store->lease;
 
 			lease.expires_at = Max(lease.expires_at, now + ttl);
-			note_renewal(&lease);
 			wait_note_change(resource, free_from(&lease));
-			store_update(store, &lease);
-			make_durable();
-			renewed = true;
+			renewed = prolong_lease(store, resource, &lease);
+			if (renewed)
+			{
+				note_renewal(&lease);
+				make_durable();
+			}
 		}
 	}
 

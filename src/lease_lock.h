@@ -309,6 +309,7 @@ extern bool is_claimed(const Lease *lease, const Claim *claim);
 extern bool fetch_claimed_lease(LeaseStore *store, const text *resource, const Claim *claim);
 extern bool release_lease(const text *resource, const Claim *claim);
 extern int64 release_all_leases(const text *owner);
+extern bool prolong_lease(LeaseStore *store, const text *resource, const Lease *prolonged);
 extern bool renew_lease(const text *resource, int64 ttl, const Claim *claim);
 extern bool transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token);
 extern bool break_leases(const text *resource);

@@ -191,7 +191,7 @@ begin_search(const LeaseRequest *request, const Bitmapset *avoid, int first, int
 	return (Search) {
 		.request = request,
 		.avoid = avoid,
-		.now = clock_now(),
+		.now = clock_now(),		/* before the look: see prolong_lease() */
 		.first = first,
 		.last = last,
 		.home = first <= last ? first + hash_place(hash_text(request->owner, 0), last - first + 1) : 0,
@@ -300,25 +300,32 @@ search_far_slots(LeaseStore *store, Search *search)
 	}
 }
 
+/* Is any of the slots taken that are looked at? */
+typedef struct TakenCheck
+{
+	TimestampTz now;			/* before the look: see prolong_lease() */
+	bool		taken;
+} TakenCheck;
+
 /* SlotVisitor */
 static bool
 note_taken(const Lease *lease, const BusyRow *busy, void *arg)
 {
-	bool	   *taken = arg;
+	TakenCheck *check = arg;
 
-	*taken = busy != NULL ? !purge_has(busy->xid) : !is_free(lease, clock_now());
-	return !*taken;
+	check->taken = busy != NULL ? !purge_has(busy->xid) : !is_free(lease, check->now);
+	return !check->taken;
 }
 
 /* Has somebody a slot beyond the number that is asked for? */
 static bool
 is_taken_beyond(LeaseStore *store, const LeaseRequest *request)
 {
-	bool		taken = false;
+	TakenCheck	check = {.now = clock_now()};
 
 	if (request->permits < MAX_SLOT)
-		store_visit_slot_range(store, request->resource, request->permits + 1, MAX_SLOT, note_taken, &taken);
-	return taken;
+		store_visit_slot_range(store, request->resource, request->permits + 1, MAX_SLOT, note_taken, &check);
+	return check.taken;
 }
 
 /*

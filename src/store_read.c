@@ -294,6 +294,19 @@ store_gate_is_new(LeaseStore *store, const text *resource)
 	return is_new;
 }
 
+/*
+ * Who replaced or deleted this version of a row, committing it since our snapshot
+ * was taken. It was an open change then, and what it made of the row may be
+ * behind us; so it counts as one.
+ */
+static BusyRow
+replaced_by(TupleTableSlot *row)
+{
+	HeapTuple	version = ExecFetchSlotHeapTuple(row, false, NULL);
+
+	return (BusyRow) {.xid = HeapTupleHeaderGetUpdateXid(version->t_data)};
+}
+
 /* Older versions of a slot to step over, before it is cheaper to look for the next slot. */
 #define MAX_STEPS	8
 
@@ -340,7 +353,9 @@ visit_slots(LeaseStore *store, IndexScanDesc scan, const text *resource, int fir
 		committed = table_tuple_satisfies_snapshot(store->table, store->row, latest);
 		if (table_tuple_satisfies_snapshot(store->table, store->row, &dirty))
 			busy = met_by(&dirty);
-		else if (!committed)
+		else if (committed)
+			busy = replaced_by(store->row);
+		else
 			continue;
 		if (committed || !TransactionIdIsValid(busy.xid))
 		{
@@ -356,8 +371,8 @@ visit_slots(LeaseStore *store, IndexScanDesc scan, const text *resource, int fir
 
 /*
  * Show every slot but the gate, the highest first. All that was committed when
- * the visit began is shown, or what was committed to the same slot since; what
- * open transactions are doing is shown as well, unless it begins behind us.
+ * the visit began is shown; what open transactions are doing is shown as well, unless
+ * it begins behind us. What is committed meanwhile is shown as still open.
  * A slot that is being changed may be shown twice. The visitor must not use
  * the store. The same goes for the other visits.
  */

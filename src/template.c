@@ -297,6 +297,7 @@ static void
 keep_template(Oid trigger, const Template *template)
 {
 	Size		size = template_size(template->nparts);
+	Size		length = strlen(template->text) + 1;
 	Template   *copy;
 	ParsedTemplate *entry;
 	bool		found;
@@ -311,9 +312,9 @@ keep_template(Oid trigger, const Template *template)
 		parsed_templates = hash_create("lease_lock templates", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	}
 
-	copy = MemoryContextAlloc(parsed_context, size + strlen(template->text) + 1);
+	copy = MemoryContextAlloc(parsed_context, size + length);
 	memcpy(copy, template, size);
-	copy->text = strcpy((char *) copy + size, template->text);
+	copy->text = memcpy((char *) copy + size, template->text, length);
 	copy->table = NULL;
 
 	entry = hash_search(parsed_templates, &trigger, HASH_ENTER, &found);
