@@ -5,36 +5,10 @@
 
 EXTENSION = lease_lock
 MODULE_big = lease_lock
-OBJS = \
-	src/lease_lock.o \
-	src/api.o \
-	src/acquire.o \
-	src/grant.o \
-	src/slots.o \
-	src/lease.o \
-	src/store.o \
-	src/store_read.o \
-	src/store_write.o \
-	src/wait.o \
-	src/deadlock.o \
-	src/subxact.o \
-	src/assert.o \
-	src/pin.o \
-	src/guard.o \
-	src/template.o \
-	src/protect.o \
-	src/version.o \
-	src/purge.o \
-	src/worker.o \
-	src/stats.o \
-	src/events.o \
-	src/quota.o \
-	src/graph.o \
-	src/monitor.o \
-	src/printable.o \
-	src/clock.o
+OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
 DATA = $(wildcard sql/lease_lock--*.sql)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter
+PG_CPPFLAGS = -I$(srcdir)/src
 
 REGRESS = $(patsubst test/sql/%.sql,%,$(sort $(wildcard test/sql/*.sql)))
 REGRESS_OPTS = --inputdir=test --load-extension=lease_lock
@@ -49,4 +23,4 @@ PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
 # PGXS tracks no dependencies unless the server was configured to.
-$(OBJS): $(wildcard src/*.h)
+$(OBJS): $(wildcard src/*.h src/*/*.h)

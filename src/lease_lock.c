@@ -12,12 +12,12 @@
 #include "fmgr.h"
 #include "utils/guc.h"
 
-#include "purge.h"
-#include "events.h"
-#include "quota.h"
-#include "stats.h"
-#include "template.h"
-#include "wait.h"
+#include "purge/purge.h"
+#include "monitor/events.h"
+#include "grant/quota.h"
+#include "monitor/stats.h"
+#include "guard/template.h"
+#include "wait/wait.h"
 
 PG_MODULE_MAGIC;
 

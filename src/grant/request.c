@@ -18,10 +18,10 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-#include "compat.h"
-#include "purge.h"
-#include "stats.h"
-#include "wait.h"
+#include "base/compat.h"
+#include "purge/purge.h"
+#include "monitor/stats.h"
+#include "wait/wait.h"
 
 /*
  * Was it only the purge worker that was in the way? Then it has waited for a

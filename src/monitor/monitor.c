@@ -15,9 +15,9 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
-#include "monitor.h"
-#include "stats.h"
+#include "base/compat.h"
+#include "monitor/monitor.h"
+#include "monitor/stats.h"
 
 PG_FUNCTION_INFO_V1(lease_stats);
 PG_FUNCTION_INFO_V1(lease_stats_reset);

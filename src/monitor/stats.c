@@ -39,9 +39,9 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-#include "compat.h"
+#include "base/compat.h"
 #include "lease_lock.h"
-#include "stats.h"
+#include "monitor/stats.h"
 
 #define STRIPES			4
 

@@ -37,8 +37,8 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "compat.h"
-#include "store.h"
+#include "base/compat.h"
+#include "store/store.h"
 
 /* Where this session wrote a row last. */
 static struct

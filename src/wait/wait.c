@@ -49,9 +49,9 @@
 #include "storage/shmem.h"
 #include "utils/guc.h"
 
-#include "compat.h"
-#include "stats.h"
-#include "wait.h"
+#include "base/compat.h"
+#include "monitor/stats.h"
+#include "wait/wait.h"
 
 #define NOBODY	(-1)
 

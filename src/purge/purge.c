@@ -28,9 +28,9 @@
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
-#include "purge.h"
-#include "stats.h"
+#include "base/compat.h"
+#include "purge/purge.h"
+#include "monitor/stats.h"
 
 /*
  * Limits of a batch: blocks to look at, rows to remove, and microseconds in

@@ -23,8 +23,8 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "compat.h"
-#include "store.h"
+#include "base/compat.h"
+#include "store/store.h"
 
 /*
  * Lock the row that the store stands on. With LockWaitBlock, waits for others

@@ -22,10 +22,10 @@
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
-#include "events.h"
-#include "printable.h"
-#include "stats.h"
+#include "base/compat.h"
+#include "monitor/events.h"
+#include "monitor/printable.h"
+#include "monitor/stats.h"
 
 typedef enum LogEvents
 {

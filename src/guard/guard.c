@@ -22,9 +22,9 @@
 #include "utils/guc.h"
 #include "utils/rel.h"
 
-#include "compat.h"
+#include "base/compat.h"
 #include "lease_lock.h"
-#include "template.h"
+#include "guard/template.h"
 
 PG_FUNCTION_INFO_V1(lease_guard);
 

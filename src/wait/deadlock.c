@@ -35,9 +35,9 @@
 #include "storage/procarray.h"
 #include "utils/builtins.h"
 
-#include "compat.h"
-#include "stats.h"
-#include "wait.h"
+#include "base/compat.h"
+#include "monitor/stats.h"
+#include "wait/wait.h"
 
 /* A waiter, and the lease in its way. */
 typedef struct Edge

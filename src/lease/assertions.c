@@ -24,7 +24,7 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-#include "compat.h"
+#include "base/compat.h"
 #include "lease_lock.h"
 
 /* Bytes that may be spent on one transaction's pins. */

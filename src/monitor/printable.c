@@ -14,8 +14,8 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
-#include "compat.h"
-#include "printable.h"
+#include "base/compat.h"
+#include "monitor/printable.h"
 
 /* Control characters, line ends, and what turns the direction of writing. */
 static bool

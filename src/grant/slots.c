@@ -36,9 +36,9 @@
 #include "storage/lock.h"
 #include "utils/builtins.h"
 
-#include "compat.h"
-#include "events.h"
-#include "purge.h"
+#include "base/compat.h"
+#include "monitor/events.h"
+#include "purge/purge.h"
 
 /* What the visitor of the slots keeps in mind. */
 typedef struct Search

@@ -25,7 +25,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-#include "compat.h"
+#include "base/compat.h"
 
 PG_FUNCTION_INFO_V1(lease_version);
 

@@ -25,11 +25,11 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
-#include "compat.h"
-#include "events.h"
-#include "purge.h"
-#include "quota.h"
-#include "wait.h"
+#include "base/compat.h"
+#include "monitor/events.h"
+#include "purge/purge.h"
+#include "grant/quota.h"
+#include "wait/wait.h"
 
 static GrantOutcome
 refused_held(const LeaseRequest *request, const Lease *lease)

@@ -48,8 +48,8 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-#include "compat.h"
-#include "purge.h"
+#include "base/compat.h"
+#include "purge/purge.h"
 
 /* Seconds until a launcher that failed is started again. */
 #define LAUNCHER_RESTART	10

@@ -32,9 +32,9 @@
 #include "utils/rel.h"
 #include "utils/varlena.h"
 
-#include "compat.h"
+#include "base/compat.h"
 #include "lease_lock.h"
-#include "template.h"
+#include "guard/template.h"
 
 PG_FUNCTION_INFO_V1(lease_protect);
 PG_FUNCTION_INFO_V1(lease_unprotect);

@@ -23,10 +23,10 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
-#include "compat.h"
-#include "purge.h"
-#include "quota.h"
-#include "wait.h"
+#include "base/compat.h"
+#include "purge/purge.h"
+#include "grant/quota.h"
+#include "wait/wait.h"
 
 /* Names in an array. */
 #define MAX_RESOURCES	10000

@@ -20,10 +20,10 @@
 #include "storage/procarray.h"
 #include "utils/builtins.h"
 
-#include "compat.h"
-#include "monitor.h"
-#include "printable.h"
-#include "wait.h"
+#include "base/compat.h"
+#include "monitor/monitor.h"
+#include "monitor/printable.h"
+#include "wait/wait.h"
 
 typedef enum NodeKind
 {

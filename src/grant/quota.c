@@ -25,8 +25,8 @@
 #include "utils/guc_tables.h"
 #include "utils/hsearch.h"
 
-#include "compat.h"
-#include "quota.h"
+#include "base/compat.h"
+#include "grant/quota.h"
 
 /* As far as a ttl can go, in milliseconds. */
 #define MAX_MAX_TTL		(MAX_TTL / 1000.0)

@@ -32,9 +32,9 @@
 #include "utils/numeric.h"
 #include "utils/rel.h"
 
-#include "compat.h"
+#include "base/compat.h"
 #include "lease_lock.h"
-#include "template.h"
+#include "guard/template.h"
 
 /* Some text, and the column behind it. */
 typedef struct TemplatePart

@@ -31,8 +31,8 @@
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
-#include "compat.h"
-#include "store.h"
+#include "base/compat.h"
+#include "store/store.h"
 
 static const Oid column_types[Natts_lease_lock] = {
 	TEXTOID, INT2OID, TEXTOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, XID8OID, OIDOID,

@@ -25,10 +25,10 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 
-#include "compat.h"
-#include "events.h"
-#include "quota.h"
-#include "wait.h"
+#include "base/compat.h"
+#include "monitor/events.h"
+#include "grant/quota.h"
+#include "wait/wait.h"
 
 static bool durable = true;
 
