@@ -33,32 +33,20 @@ CREATE TABLE lease_lock (
 	lock_delay pg_catalog.int8 NOT NULL,
 	hold_until pg_catalog.timestamptz,
 	payload pg_catalog.jsonb,
-	last_owner pg_catalog.text COLLATE pg_catalog."C",
 	PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 70);
 
 /* Names are at most 1024 bytes: never worth a trip to a TOAST table. */
 ALTER TABLE lease_lock
 	ALTER COLUMN resource SET STORAGE PLAIN,
-	ALTER COLUMN owner SET STORAGE PLAIN,
-	ALTER COLUMN last_owner SET STORAGE PLAIN;
-
-/*
- * Finds an owner's lease among many others on the same resource. Not on the
- * column owner, which changes with every grant and release: those of an
- * exclusive lease would not be in place any more. The library knows the index
- * by its columns and its condition.
- */
-CREATE INDEX lease_lock_last_owner ON lease_lock (resource, last_owner, slot) WHERE last_owner IS NOT NULL;
+	ALTER COLUMN owner SET STORAGE PLAIN;
 
 COMMENT ON TABLE lease_lock IS
 	'leases, as the lease_* functions keep them; read lease_status instead';
-COMMENT ON INDEX lease_lock_last_owner IS
-	'finds the lease of an owner among many on one resource';
 COMMENT ON SEQUENCE lease_token_seq IS
 	'fencing tokens; never to be set back';
 COMMENT ON COLUMN lease_lock.resource IS 'what is leased';
-COMMENT ON COLUMN lease_lock.slot IS '0: the exclusive lease, and the gate to the others';
+COMMENT ON COLUMN lease_lock.slot IS '0: the exclusive lease; others: a shared lease or permit each';
 COMMENT ON COLUMN lease_lock.owner IS 'NULL: released';
 COMMENT ON COLUMN lease_lock.expires_at IS 'when it ends, or ended';
 COMMENT ON COLUMN lease_lock.token IS 'fencing token of the last grant';
@@ -70,7 +58,6 @@ COMMENT ON COLUMN lease_lock.holds IS 'how often it has to be released';
 COMMENT ON COLUMN lease_lock.lock_delay IS 'microseconds after an expiry in which nobody gets it';
 COMMENT ON COLUMN lease_lock.hold_until IS 'after a release before that time, others still have to wait until then';
 COMMENT ON COLUMN lease_lock.payload IS 'what lease_request() was given to keep with it';
-COMMENT ON COLUMN lease_lock.last_owner IS 'in slots above 32: who took it last, also when released since';
 
 CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool

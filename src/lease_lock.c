@@ -12,10 +12,14 @@
 #include "fmgr.h"
 #include "utils/guc.h"
 
+#include "base/assertion_cache.h"
+#include "grant/durability.h"
+#include "guard/guard.h"
 #include "purge/purge.h"
 #include "monitor/events.h"
 #include "grant/quota.h"
 #include "monitor/stats.h"
+#include "store/store.h"
 #include "guard/template.h"
 #include "wait/wait.h"
 
@@ -27,9 +31,9 @@ void
 _PG_init(void)
 {
 	store_init();
-	lease_init();
+	durability_init();
 	wait_init();
-	pin_init();
+	assertion_cache_init();
 	guard_init();
 	template_init();
 	purge_init();

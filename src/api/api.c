@@ -23,9 +23,13 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "base/clock.h"
 #include "base/compat.h"
+#include "base/privileges.h"
+#include "grant/grant.h"
 #include "purge/purge.h"
 #include "grant/quota.h"
+#include "lease/lease.h"
 #include "wait/wait.h"
 
 /* Names in an array. */

@@ -15,7 +15,7 @@
 #include "portability/instr_time.h"
 #include "utils/timestamp.h"
 
-#include "lease_lock.h"
+#include "base/clock.h"
 
 TimestampTz
 clock_now(void)

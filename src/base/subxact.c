@@ -14,7 +14,7 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
-#include "lease_lock.h"
+#include "base/subxact.h"
 
 /*
  * Do the work; what it did stays if it returns true. Returns its error, if

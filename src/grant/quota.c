@@ -25,8 +25,11 @@
 #include "utils/guc_tables.h"
 #include "utils/hsearch.h"
 
+#include "base/clock.h"
 #include "base/compat.h"
 #include "grant/quota.h"
+#include "rules/rules.h"
+#include "store/store.h"
 
 /* As far as a ttl can go, in milliseconds. */
 #define MAX_MAX_TTL		(MAX_TTL / 1000.0)
@@ -133,13 +136,15 @@ count_leases(const text *owner, int64 limit)
 {
 	Counted		counted = {owner, clock_now()};
 	LeaseStore *store = store_open(AccessShareLock);
+	StoreScan  *scan = store_scan(store, is_counted, &counted);
+	Lease		lease;
 	HASHCTL		control = {.keysize = sizeof(uint64),.entrysize = sizeof(uint64),.hcxt = CurrentMemoryContext};
 	HTAB	   *resources = hash_create("leases of an owner", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	int64		count = 0;
 
-	while (count <= limit && store_next_possible(store, is_counted, &counted))
+	while (count <= limit && store_next_possible(scan, &lease))
 	{
-		uint64		hash = hash_text(store->lease.resource, 0);
+		uint64		hash = hash_text(lease.resource, 0);
 		bool		known;
 
 		hash_search(resources, &hash, HASH_ENTER, &known);
@@ -148,6 +153,7 @@ count_leases(const text *owner, int64 limit)
 	}
 
 	hash_destroy(resources);
+	store_end_scan(scan);
 	store_close(store);
 	return count;
 }
@@ -157,14 +163,14 @@ count_leases(const text *owner, int64 limit)
  * lease_lock.max_leases_per_owner. Waiting would not help: it is an error.
  */
 void
-require_lease_allowed(const Lease *granted)
+require_lease_allowed(const text *resource, const text *owner)
 {
-	if (max_leases_per_owner == 0 || count_leases(granted->owner, max_leases_per_owner) <= max_leases_per_owner)
+	if (max_leases_per_owner == 0 || count_leases(owner, max_leases_per_owner) <= max_leases_per_owner)
 		return;
 
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("lease on \"%s\" is one too many for its owner", text_to_cstring(granted->resource)),
+			 errmsg("lease on \"%s\" is one too many for its owner", text_to_cstring(resource)),
 			 errdetail("Setting \"lease_lock.max_leases_per_owner\" is %d. "
 					   "Leases of transactions that are still open count.", max_leases_per_owner),
 			 errhint("Release another lease of this owner first, or ask a superuser to raise the setting.")));

@@ -12,6 +12,6 @@
 
 extern void quota_init(void);
 extern void require_ttl_allowed(const text *resource, const char *what, int64 ttl);
-extern void require_lease_allowed(const Lease *granted);
+extern void require_lease_allowed(const text *resource, const text *owner);
 
 #endif							/* LEASE_LOCK_QUOTA_H */

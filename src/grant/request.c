@@ -18,28 +18,14 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "base/clock.h"
 #include "base/compat.h"
+#include "base/subxact.h"
+#include "grant/grant.h"
 #include "purge/purge.h"
 #include "monitor/stats.h"
+#include "rules/rules.h"
 #include "wait/wait.h"
-
-/*
- * Was it only the purge worker that was in the way? Then it has waited for a
- * moment: nobody has the lease, and nobody is to be refused because of it.
- */
-static bool
-purge_was_in_the_way(LeaseStore *store, const LeaseRequest *request, const GrantOutcome *outcome,
-					 PurgePatience *patience)
-{
-	BusyRow		busy = outcome->busy;
-
-	if (outcome->result != REFUSED_BUSY)
-		return false;
-	if (!TransactionIdIsValid(busy.xid) &&
-		store_probe(store, request->resource, outcome->locked_slot) == PROBE_BUSY)
-		busy = store->busy;
-	return TransactionIdIsValid(busy.xid) && purge_is_brief(busy.xid, patience);
-}
 
 /*
  * Grant the first lease that can be had now, in the order given; the request
@@ -59,7 +45,7 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 		request->resource = resources[i];
 		do
 			outcome = try_grant(store, request);
-		while (purge_was_in_the_way(store, request, &outcome, &patience));
+		while (outcome.result == REFUSED_BUSY && purge_is_brief(outcome.transaction, &patience));
 		held_until = Min(held_until, outcome.held_until);
 		open |= outcome.open || outcome.result == REFUSED_BUSY;
 	}
@@ -71,53 +57,14 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 	return outcome;
 }
 
-/*
- * Wait in the lock manager for whoever has what was in the way. No table lock
- * or snapshot of ours is held on to while a transaction changes the lease.
- */
-static void
-wait_for_transaction(const LeaseRequest *request, const GrantOutcome *outcome)
-{
-	bool		needs_snapshot = !ActiveSnapshotSet();
-	LeaseStore *store;
-
-	if (TransactionIdIsValid(outcome->busy.xid))
-	{
-		store_wait(outcome->busy);
-		return;
-	}
-	if (outcome->name_in_use)
-	{
-		wait_for_name(request);
-		return;
-	}
-
-	if (needs_snapshot)
-		PushActiveSnapshot(GetTransactionSnapshot());
-	store = store_open(RowExclusiveLock);
-	if (store_fetch(store, request->resource, outcome->locked_slot) &&
-		(!is_held(&store->lease, clock_now()) || is_owner(&store->lease, request->owner)))
-		store_lock_row(store, outcome->lock_mode, LockWaitBlock);
-	store_close(store);
-	if (needs_snapshot)
-		PopActiveSnapshot();
-}
-
-/* What a transaction has that is in the way. */
-typedef struct Obstacle
-{
-	const LeaseRequest *request;
-	const GrantOutcome *outcome;
-} Obstacle;
-
 /* SubtransactionWork */
 static bool
 wait_for_obstacle(void *arg)
 {
-	Obstacle   *obstacle = arg;
+	TransactionId *transaction = arg;
 
 	LockTimeout = wait_lock_limit();
-	wait_for_transaction(obstacle->request, obstacle->outcome);
+	store_wait_for(*transaction);
 
 	/* Time that ran out in the moment when the wait ended is told here, not later. */
 	CHECK_FOR_INTERRUPTS();
@@ -130,14 +77,13 @@ wait_for_obstacle(void *arg)
  * row lock.
  */
 static void
-wait_for_transaction_in_time(const LeaseRequest *request, const GrantOutcome *outcome)
+wait_for_transaction_in_time(TransactionId transaction)
 {
-	Obstacle	obstacle = {request, outcome};
 	int			lock_timeout = LockTimeout;
 	ErrorData  *error;
 
 	wait_begin_lock();
-	error = run_subtransaction(wait_for_obstacle, &obstacle);
+	error = run_subtransaction(wait_for_obstacle, &transaction);
 	LockTimeout = lock_timeout;
 	wait_end_lock();
 
@@ -189,7 +135,7 @@ acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait,
 			if (before_sleep != NULL)
 				before_sleep();
 			if (outcome.result == REFUSED_BUSY)
-				wait_for_transaction_in_time(request, &outcome);
+				wait_for_transaction_in_time(outcome.transaction);
 			else
 				wait_sleep(&outcome);
 			wait_check_lock_timeout();
@@ -227,15 +173,21 @@ typedef struct AllGrant
 static void
 restart_lease(LeaseStore *store, const LeaseRequest *request)
 {
+	Claim		claim = {.owner = request->owner};
+	LeaseRows	rows;
+	ClaimedLease claimed;
 	Lease		lease;
 
-	if (!store_fetch(store, request->resource, GATE_SLOT))
+	lock_resource(request->resource);
+	store_look(store, request->resource, &rows);
+	claimed = find_claimed(&rows, &claim, ACTION_PROLONG, clock_now());
+	if (claimed.row == NULL)
 		elog(ERROR, "lost a lease of the own transaction");
-
-	lease = store->lease;
+	lease = claimed.row->lease;
 	lease.granted_at = clock_now();
 	lease.expires_at = lease.granted_at + request->ttl;
-	store_update(store, &lease);
+	store_update(store, claimed.row, &lease);
+	unlock_resource(request->resource);
 }
 
 /* SubtransactionWork: take one after the other. */
@@ -270,20 +222,21 @@ take_all(void *arg)
 	return true;
 }
 
-/* Does a glance show that one of them cannot be had without waiting? */
+/* Does a look show that one of them cannot be had without waiting? */
 static bool
-one_is_taken(text **resources, int nresources)
+one_is_taken(LeaseRequest *request, text **resources, int nresources)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
-	TimestampTz now = clock_now();
 	bool		taken = false;
 
 	for (int i = 0; i < nresources && !taken; i++)
 	{
-		ProbeResult found = store_probe(store, resources[i], GATE_SLOT);
+		LeaseRows	rows;
+		Decision	decision;
 
-		CHECK_FOR_INTERRUPTS();
-		taken = (found == PROBE_BUSY && !purge_has(store->busy.xid)) || (found == PROBE_FOUND && !is_free(&store->lease, now));
+		store_look(store, resources[i], &rows);
+		decision = decide(&rows, request, clock_now());
+		taken = decision.verdict == VERDICT_REFUSE && rows.same_moment && !purge_has(decision.transaction);
 	}
 	store_close(store);
 	return taken;
@@ -300,7 +253,7 @@ acquire_all(LeaseRequest *request, text **resources, int nresources, int64 wait)
 	AllGrant	all = {request, resources, nresources, wait, false};
 	ErrorData  *error;
 
-	if (wait == 0 && one_is_taken(resources, nresources))
+	if (wait == 0 && one_is_taken(request, resources, nresources))
 	{
 		stats_count(STATS_REFUSED);
 		return false;

@@ -7,7 +7,7 @@
  * know nothing of leases are refused, and those that do need say it only once
  * in a transaction. SET LOCAL works through a pooler of transactions.
  *
- * A lease that was asserted stays with the transaction, see pin.c. Asked for
+ * A lease that was asserted stays with the transaction, see assertion_cache.c. Asked for
  * thousands of rows of one lease, the trigger does little more than to put
  * together the resource's name.
  *
@@ -23,7 +23,9 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
-#include "lease_lock.h"
+#include "base/assertion_cache.h"
+#include "lease/lease.h"
+#include "guard/guard.h"
 #include "guard/template.h"
 
 PG_FUNCTION_INFO_V1(lease_guard);
@@ -219,14 +221,14 @@ static bool
 is_covered(const Guard *guard, TupleTableSlot *row)
 {
 	return template_is_remembered(guard->template, row) &&
-		guard->losses == pin_losses() && guard->settings == settings && guard->role == GetUserId();
+		guard->losses == assertions_lost() && guard->settings == settings && guard->role == GetUserId();
 }
 
 static void
 remember_covered(Guard *guard, TupleTableSlot *row)
 {
 	template_remember(guard->template, row);
-	guard->losses = pin_losses();
+	guard->losses = assertions_lost();
 	guard->settings = settings;
 	guard->role = GetUserId();
 }

@@ -3,9 +3,9 @@
  * assert.c
  *		Leases that a transaction relies on until it ends.
  *
- * The transaction locks the row of its lease FOR KEY SHARE, and then looks
- * whether the lease is still held. Whatever ends or moves a lease takes the row
- * exclusively, so from then on it has to wait for the transaction.
+ * The transaction locks the row of its lease FOR KEY SHARE, under the resource
+ * lock. A transaction that wants to end the lease looks at the row under the
+ * same lock, finds the row lock, and waits.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,9 +17,13 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 
-#include "lease_lock.h"
+#include "base/assertion_cache.h"
+#include "base/clock.h"
+#include "base/compat.h"
+#include "base/privileges.h"
+#include "lease/lease.h"
 
-/* Say who has the lease that was claimed, as far as the caller may know. */
+/* Say who has the claimed lease, as far as the caller may know. */
 static char *
 describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 {
@@ -40,26 +44,26 @@ describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 	return psprintf("Another owner holds it for another %.3f seconds.", seconds);
 }
 
-/* Find a lease that tells why the one that was claimed is not held; NULL when none does. */
-static const Lease *
-find_culprit(LeaseStore *store, const text *resource, const Claim *claim)
+/* Find a lease that tells why the claimed one is not held; NULL when none does. */
+static const LeaseRow *
+find_culprit(const LeaseRows *rows, const Claim *claim, TimestampTz now)
 {
-	List	   *leases;
+	const LeaseRow *culprit = find_claimed(rows, claim, ACTION_RELY, now).row;
 
-	if (fetch_claimed_lease(store, resource, claim))
-		return &store->lease;
-	leases = current_leases(store, resource);
-	if (leases != NIL)
-		return linitial(leases);
-	return store_fetch(store, resource, GATE_SLOT) ? &store->lease : NULL;
+	for (int i = 0; i < rows->count && culprit == NULL; i++)
+		if (!TransactionIdIsValid(rows->row[i].inserted_by) && is_held(&rows->row[i].lease, now))
+			culprit = &rows->row[i];
+	for (int i = 0; i < rows->count && culprit == NULL; i++)
+		if (!TransactionIdIsValid(rows->row[i].inserted_by) && rows->row[i].lease.slot == EXCLUSIVE_SLOT)
+			culprit = &rows->row[i];
+	return culprit;
 }
 
-/* End an assertion. */
+/* Fail an assertion. */
 static void
-refuse_assertion(LeaseStore *store, const text *resource, const Claim *claim)
+refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim, TimestampTz now)
 {
-	const Lease *lease = find_culprit(store, resource, claim);
-	TimestampTz now = clock_now();
+	const LeaseRow *culprit = find_culprit(rows, claim, now);
 	char	   *name = text_to_cstring(resource);
 
 	ereport(ERROR,
@@ -70,7 +74,7 @@ refuse_assertion(LeaseStore *store, const text *resource, const Claim *claim)
 			 errmsg("lease on \"%s\" is not held by owner \"%s\"", name, text_to_cstring(claim->owner)) :
 			 errmsg("lease on \"%s\" is not held by owner \"%s\" with token " INT64_FORMAT,
 					name, text_to_cstring(claim->owner), *claim->token),
-			 errdetail_internal("%s", lease ? describe_holder(lease, claim, now) : "Nobody holds it."),
+			 errdetail_internal("%s", culprit ? describe_holder(&culprit->lease, claim, now) : "Nobody holds it."),
 			 errhint("Acquire it with lease_acquire() and do the work again from the start: "
 					 "what it is about may have changed.")));
 }
@@ -87,55 +91,93 @@ may_rely(const Lease *lease, AssertRole role)
 		(role == ASSERT_AS_SESSION && has_privs_of_role(GetOuterUserId(), lease->holder));
 }
 
+static void
+require_reliable(const Lease *lease, AssertRole role)
+{
+	if (!may_rely(lease, role))
+		require_holder_privileges(lease);
+}
+
 /*
- * Make sure that the lease is held by the one who is meant, and pin it: until
- * the transaction ends nobody can take it away, even when its time runs out.
- * Returns the token. Waits for an open transaction that is ending or moving the
- * lease, but not for a renewal.
+ * Lock the row of the lease that is meant, or fail if it is not held. Returns
+ * the transaction to wait for before that can be told, if there is one.
+ */
+static TransactionId
+try_assert(LeaseStore *store, const text *resource, const Claim *claim, AssertRole role, int64 *token)
+{
+	LeaseRows	rows;
+	ClaimedLease claimed;
+	TimestampTz now;
+
+	lock_resource(resource);
+	store_look(store, resource, &rows);
+	now = clock_now();
+	claimed = find_claimed(&rows, claim, ACTION_RELY, now);
+	if (claimed.row == NULL || !is_held(&claimed.row->lease, now))
+		refuse_assertion(&rows, resource, claim, now);
+	require_reliable(&claimed.row->lease, role);
+	if (!TransactionIdIsValid(claimed.transaction) && store_lock_weakly(store, claimed.row))
+	{
+		if (!is_held(&claimed.row->lease, clock_now()))
+			refuse_assertion(&rows, resource, claim, clock_now());
+		*token = claimed.row->lease.token;
+		remember_assertion(&claimed.row->lease);
+	}
+	unlock_resource(resource);
+	return claimed.transaction;
+}
+
+/*
+ * Make sure that the lease that is meant is held, and keep it from being lost
+ * before the transaction ends, even when its time runs out. Returns the token.
+ * Waits for an open transaction that ends the lease or hands it over, but
+ * not for one that renews it.
  *
- * The version that is judged may be older than that of an open renewal. That is
- * the right one, since the renewal may be rolled back, and it only errs on the
- * safe side; the row lock goes to both.
+ * Beside an open renewal, the version before it is judged. The renewal may be rolled
+ * back, so this errs on the safe side. Both versions get the row lock.
  */
 int64
 assert_lease(const text *resource, const Claim *claim, AssertRole role)
 {
-	const Lease *pinned = pin_find(resource, claim);
+	const Lease *asserted = find_assertion(resource, claim);
 	LeaseStore *store;
-	int64		token;
+	TransactionId transaction;
+	int64		token = 0;
 
-	if (pinned != NULL)
+	if (asserted != NULL)
 	{
-		if (!may_rely(pinned, role))
-			require_holder_privileges(pinned);
-		return pinned->token;
+		require_reliable(asserted, role);
+		return asserted->token;
 	}
 
 	store = store_open(RowShareLock);
 	for (;;)
 	{
-		RowLockResult locked;
-
 		CHECK_FOR_INTERRUPTS();
 
-		if (!fetch_claimed_lease(store, resource, claim) || !is_held(&store->lease, clock_now()))
-			refuse_assertion(store, resource, claim);
-		if (!may_rely(&store->lease, role))
-			require_holder_privileges(&store->lease);
-
-		locked = store_lock_row(store, LockTupleKeyShare, LockWaitBlock);
-		if (locked == ROW_GONE)
-			continue;			/* there may be another row */
-
-		if (!is_claimed(&store->lease, claim) || !is_held(&store->lease, clock_now()))
-			refuse_assertion(store, resource, claim);
-		if (!may_rely(&store->lease, role))
-			require_holder_privileges(&store->lease);
-		break;
+		transaction = try_assert(store, resource, claim, role, &token);
+		if (token != 0)
+			break;
+		if (TransactionIdIsValid(transaction))
+			store_wait_for(transaction);
 	}
-
-	token = store->lease.token;
-	pin_remember(&store->lease);
 	store_close(store);
 	return token;
+}
+
+/* Get the token of a lease that this owner holds; false when it does not. */
+bool
+held_token(const text *resource, const text *owner, int64 *token)
+{
+	LeaseStore *store = store_open(AccessShareLock);
+	Claim		claim = {.owner = owner};
+	LeaseRows	rows;
+	const LeaseRow *row;
+
+	store_look(store, resource, &rows);
+	row = find_held(&rows, &claim, clock_now());
+	if (row != NULL)
+		*token = row->lease.token;
+	store_close(store);
+	return row != NULL;
 }

@@ -22,6 +22,7 @@
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
+#include "base/clock.h"
 #include "base/compat.h"
 #include "monitor/events.h"
 #include "monitor/printable.h"
@@ -92,25 +93,7 @@ log_takeover(const Lease *granted, const Lease *former)
 					  ms_late(former, granted->granted_at), granted->token, former->token));
 }
 
-/*
- * What a grant is about to replace, in memory that lasts; NULL when that is
- * nobody's lease. A takeover is a grant over a lease that was not released.
- */
-Lease *
-former_lease(const Lease *stored)
-{
-	Lease	   *former;
-
-	if (stored->owner == NULL)
-		return NULL;
-
-	former = palloc(sizeof(Lease));
-	*former = *stored;
-	former->owner = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(stored->owner));
-	former->resource = NULL;	/* the same */
-	return former;
-}
-
+/* Called with the lease that the grant takes over, if there is one: it expired and was not released. */
 void
 note_grant(const Lease *granted, const Lease *former)
 {

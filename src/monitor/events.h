@@ -11,7 +11,6 @@
 #include "lease_lock.h"
 
 extern void events_init(void);
-extern Lease *former_lease(const Lease *stored);
 extern void note_grant(const Lease *granted, const Lease *former);
 extern void note_renewal(const Lease *renewed);
 extern void note_release(const Lease *released);

@@ -21,6 +21,7 @@
 #include "utils/builtins.h"
 
 #include "base/compat.h"
+#include "base/privileges.h"
 #include "monitor/monitor.h"
 #include "monitor/printable.h"
 #include "wait/wait.h"

@@ -39,6 +39,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "base/clock.h"
 #include "base/compat.h"
 #include "lease_lock.h"
 #include "monitor/stats.h"

@@ -19,6 +19,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -28,8 +29,12 @@
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
+#include "base/assertion_cache.h"
+#include "base/clock.h"
 #include "base/compat.h"
 #include "purge/purge.h"
+#include "rules/rules.h"
+#include "store/store.h"
 #include "monitor/stats.h"
 
 /*
@@ -119,36 +124,48 @@ purge_limit(void)
 }
 
 /*
- * Does the row that the store stands on have to stay? The gate of a resource
- * that others share would refuse all of them while it is being removed.
+ * Delete a row that a scan found; false if it has to stay. Never waits: what
+ * somebody is concerned with is left for the next time.
  */
 static bool
-is_gate_in_use(LeaseStore *store)
+purge_row(LeaseStore *store, const text *resource, const ItemPointerData *tid, TimestampTz limit)
 {
-	return store->lease.slot == GATE_SLOT && store_has_slots(store, store->lease.resource);
+	LeaseRow	row;
+	bool		purged = false;
+
+	if (!try_lock_resource(resource))
+		return false;
+	if (store_look_again(store, tid, &row))
+	{
+		if (may_be_purged(&row, limit))
+		{
+			forget_assertions(&row.lease);	/* they may be our own */
+			purged = store_delete(store, &row);
+		}
+		heap_freetuple(row.tuple);
+	}
+	unlock_resource(resource);
+	return purged;
 }
 
 /*
- * Remove what has been free for lease_lock.purge_after; returns how many
- * rows. Never waits: what somebody has locked is left for the next time.
+ * Remove what has been free for lease_lock.purge_after; returns how many rows.
  */
 int64
 purge_leases(void)
 {
-	LeaseStore *store = store_open(RowExclusiveLock);
 	TimestampTz limit = purge_limit();
+	LeaseStore *store = store_open(RowExclusiveLock);
+	StoreScan  *scan = store_scan(store, ended_before, &limit);
 	int64		purged = 0;
+	ItemPointerData tid;
+	Lease		lease;
 
-	while (store_next(store, ended_before, &limit))
-	{
-		CHECK_FOR_INTERRUPTS();
-
-		if (store->lease.owner != NULL)
-			pin_forget(&store->lease);	/* it may be our own */
-		if (!is_gate_in_use(store) && store_delete_if_free(store))
+	while (store_next(scan, &lease, &tid))
+		if (purge_row(store, lease.resource, &tid, limit))
 			purged++;
-	}
 
+	store_end_scan(scan);
 	store_close(store);
 	stats_add(STATS_PURGED, purged);
 	return purged;
@@ -175,6 +192,9 @@ purge_batch(BlockNumber first_block)
 	TimestampTz limit = purge_limit();
 	BlockNumber block = InvalidBlockNumber;
 	int64		begun_at = 0;
+	StoreScan  *scan;
+	ItemPointerData tid;
+	Lease		lease;
 
 	if (opening != STORE_OPEN)
 	{
@@ -185,14 +205,10 @@ purge_batch(BlockNumber first_block)
 
 	batch.nblocks = RelationGetNumberOfBlocks(store->table);
 	batch.next_block = Min(first_block + BATCH_BLOCKS, batch.nblocks);
-	if (first_block < batch.nblocks)
-		store_scan_blocks(store, first_block, BATCH_BLOCKS);
-
-	while (first_block < batch.nblocks && store_next(store, ended_before, &limit))
+	scan = store_scan_blocks(store, first_block, BATCH_BLOCKS, ended_before, &limit);
+	while (store_next(scan, &lease, &tid))
 	{
-		BlockNumber row_block = ItemPointerGetBlockNumber(&store->row->tts_tid);
-
-		CHECK_FOR_INTERRUPTS();
+		BlockNumber row_block = ItemPointerGetBlockNumber(&tid);
 
 		if (row_block != block && batch.purged > 0 &&
 			(batch.purged >= BATCH_ROWS || clock_monotonic() - begun_at >= BATCH_TIME))
@@ -207,10 +223,11 @@ purge_batch(BlockNumber first_block)
 			begun_at = clock_monotonic();
 			announce_batch();
 		}
-		if (!is_gate_in_use(store) && store_delete_if_free(store))
+		if (purge_row(store, lease.resource, &tid, limit))
 			batch.purged++;
 	}
 
+	store_end_scan(scan);
 	store_close(store);
 	stats_add(STATS_PURGED, batch.purged);
 	batch.result = batch.next_block < batch.nblocks ? VISIT_UNFINISHED : VISIT_DONE;

@@ -48,6 +48,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "base/clock.h"
 #include "base/compat.h"
 #include "purge/purge.h"
 

@@ -1,46 +1,72 @@
 /*-------------------------------------------------------------------------
  *
  * store.h
- *		What the store files know of each other, and nobody else.
+ *		The lock table. Only the files of this folder touch it.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef LEASE_LOCK_STORE_H
 #define LEASE_LOCK_STORE_H
 
-#include "access/genam.h"
+#include "executor/tuptable.h"
+#include "storage/block.h"
+#include "storage/lockdefs.h"
+#include "utils/relcache.h"
 
 #include "lease_lock.h"
 
-/* Columns of the lock table. */
-enum
+/* The open lock table. */
+typedef struct LeaseStore
 {
-	Anum_resource = 1,
-	Anum_slot,
-	Anum_owner,
-	Anum_expires_at,
-	Anum_token,
-	Anum_granted_at,
-	Anum_xid,
-	Anum_holder,
-	Anum_mode,
-	Anum_holds,
-	Anum_lock_delay,
-	Anum_hold_until,
-	Anum_payload,
-	Anum_last_owner,
-	Natts_lease_lock = Anum_last_owner
-};
+	Relation	table;
+	Relation	primary_key;
+	Oid			token_sequence;
+	LOCKMODE	lockmode;
+	bool		written;		/* keep the table lock until the transaction ends */
+	TupleTableSlot *slot;		/* to read rows with */
+} LeaseStore;
 
-/* store.c */
-extern bool store_is_key_index(Relation index);
-extern Relation store_owner_index(LeaseStore *store);
-extern void store_read_row(LeaseStore *store);
-extern TupleTableSlot *store_form_row(LeaseStore *store, const Lease *lease);
+/* table.c: opening it */
+typedef enum StoreOpening
+{
+	STORE_OPEN,
+	STORE_ABSENT,				/* no extension, as far as committed */
+	STORE_LOCKED				/* somebody alters or maintains the table */
+} StoreOpening;
 
-/* store_read.c */
-extern void store_remember_row(LeaseStore *store, const Lease *lease, const ItemPointerData *tid);
-extern IndexScanDesc store_begin_slot_scan(LeaseStore *store, Snapshot snapshot, const text *resource, int16 slot);
-extern IndexScanDesc store_begin_resource_scan(LeaseStore *store, Snapshot snapshot, const text *resource);
+extern void store_init(void);
+extern LeaseStore *store_open(LOCKMODE lockmode);
+extern StoreOpening store_open_if_free(LOCKMODE lockmode, LeaseStore **store);
+extern void store_close(LeaseStore *store);
+
+/* resource_lock.c: one writer at a time for each resource */
+extern void lock_resource(const text *resource);
+extern bool try_lock_resource(const text *resource);
+extern void unlock_resource(const text *resource);
+
+/* look.c: what the rows are now */
+extern void store_look(LeaseStore *store, const text *resource, LeaseRows *rows);
+extern bool store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row);
+extern void store_wait_for(TransactionId transaction);
+
+/* scan.c: rows of many resources */
+typedef struct StoreScan StoreScan;
+typedef bool (*StoreFilter) (const Lease *lease, const void *arg);
+
+extern StoreScan *store_scan(LeaseStore *store, StoreFilter wanted, const void *arg);
+extern StoreScan *store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber count,
+									StoreFilter wanted, const void *arg);
+extern bool store_next(StoreScan *scan, Lease *lease, ItemPointerData *tid);
+extern bool store_next_possible(StoreScan *scan, Lease *lease);
+extern void store_end_scan(StoreScan *scan);
+
+/* write.c: changing rows; the caller holds the resource lock */
+extern void store_insert(LeaseStore *store, const Lease *lease);
+extern void store_update(LeaseStore *store, const LeaseRow *row, const Lease *lease);
+extern bool store_delete(LeaseStore *store, const LeaseRow *row);
+extern bool store_lock_weakly(LeaseStore *store, const LeaseRow *row);
+
+/* tokens.c: fencing tokens */
+extern int64 store_next_token(LeaseStore *store, int64 last_token);
 
 #endif							/* LEASE_LOCK_STORE_H */

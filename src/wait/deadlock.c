@@ -35,7 +35,11 @@
 #include "storage/procarray.h"
 #include "utils/builtins.h"
 
+#include "base/clock.h"
 #include "base/compat.h"
+#include "base/privileges.h"
+#include "rules/rules.h"
+#include "store/store.h"
 #include "monitor/stats.h"
 #include "wait/wait.h"
 
@@ -88,41 +92,35 @@ static List *
 find_blockers(LeaseStore *store, const Waiter *waiter)
 {
 	text	   *resource = cstring_to_text_with_len(waiter->resource, waiter->resource_length);
-	List	   *leases;
-	List	   *transactions;
+	TimestampTz now = clock_now();
 	List	   *blockers = NIL;
-	ListCell   *cell;
+	LeaseRows	rows;
 
 	if (waiter->nresources > 1)
 		return NIL;
 
-	if (store_probe(store, resource, GATE_SLOT) == PROBE_BUSY)
+	store_look(store, resource, &rows);
+	for (int i = 0; i < rows.count; i++)
 	{
-		Blocker    *blocker = transaction_blocker(store->busy.xid);
+		const LeaseRow *row = &rows.row[i];
+		Obstacle	obstacle = obstacle_in(row, now);
+		Blocker    *blocker;
 
-		return blocker->pid != 0 ? list_make1(blocker) : NIL;
-	}
-
-	leases = current_leases(store, resource);
-	transactions = slot_transactions(store, resource);
-	if (waiter->mode == MODE_PERMIT && list_length(leases) + list_length(transactions) > 1)
-		return NIL;
-	foreach(cell, leases)
-	{
-		Lease	   *lease = lfirst(cell);
-		Blocker    *blocker = palloc0(sizeof(Blocker));
-
-		blocker->owner = lease->owner;
-		blocker->grant = lease->token;
-		blockers = lappend(blockers, blocker);
-	}
-	foreach(cell, transactions)
-	{
-		Blocker    *blocker = transaction_blocker(((BusyRow *) lfirst(cell))->xid);
-
-		if (blocker->pid != 0)
+		if (!obstacle.exists || (waiter->mode == MODE_SHARED && row->lease.slot != EXCLUSIVE_SLOT))
+			continue;
+		if (TransactionIdIsValid(obstacle.transaction))
+			blocker = transaction_blocker(obstacle.transaction);
+		else
+		{
+			blocker = palloc0(sizeof(Blocker));
+			blocker->owner = row->lease.owner;
+			blocker->grant = row->lease.token;
+		}
+		if (blocker->owner != NULL || blocker->pid != 0)
 			blockers = lappend(blockers, blocker);
 	}
+	if (waiter->mode == MODE_PERMIT && list_length(blockers) > 1)
+		return NIL;
 	return blockers;
 }
 
@@ -282,4 +280,65 @@ check_deadlock(void)
 					pnstrdup(self->resource, self->resource_length)),
 			 errdetail_internal("%s", describe_circle(circle)),
 			 errhint("Release what you hold and begin again; take leases in the same order everywhere.")));
+}
+
+/* What is in the way of a waiter: a lease, or an open transaction. */
+static void
+describe_blocker(LeaseStore *store, BlockedWaiter *blocked)
+{
+	const Waiter *waiter = blocked->waiter;
+	text	   *resource = cstring_to_text_with_len(waiter->resource, waiter->resource_length);
+	TimestampTz now = clock_now();
+	LeaseRows	rows;
+	int			obstacles = 0;
+
+	store_look(store, resource, &rows);
+	for (int i = rows.count - 1; i >= 0; i--)
+	{
+		const LeaseRow *row = &rows.row[i];
+		Obstacle	obstacle = obstacle_in(row, now);
+
+		if (!obstacle.exists || (waiter->mode == MODE_SHARED && row->lease.slot != EXCLUSIVE_SLOT))
+			continue;
+		obstacles++;
+		if (TransactionIdIsValid(obstacle.transaction))
+			blocked->busy_xid = obstacle.transaction;
+		if (!TransactionIdIsValid(row->inserted_by) && is_held(&row->lease, now))
+		{
+			blocked->holder_owner = row->lease.owner;
+			blocked->holder_role = row->lease.holder;
+		}
+	}
+	if (waiter->mode == MODE_PERMIT && obstacles > 1)
+		blocked->busy_xid = InvalidTransactionId;
+}
+
+/* List who waits in this database, and for what. */
+List *
+blocked_waiters(void)
+{
+	List	   *waiters = wait_list();
+	List	   *blocked = NIL;
+	LeaseStore *store = store_open(AccessShareLock);
+	ListCell   *cell;
+
+	foreach(cell, waiters)
+	{
+		BlockedWaiter *b = palloc0(sizeof(BlockedWaiter));
+		ListCell   *other;
+
+		b->waiter = lfirst(cell);
+		foreach(other, blocked)
+		{
+			BlockedWaiter *earlier = lfirst(other);
+
+			if (earlier->waiter->hash == b->waiter->hash)
+				b->position = earlier->position;
+		}
+		b->position++;
+		describe_blocker(store, b);
+		blocked = lappend(blocked, b);
+	}
+	store_close(store);
+	return blocked;
 }

@@ -49,6 +49,7 @@
 #include "storage/shmem.h"
 #include "utils/guc.h"
 
+#include "base/clock.h"
 #include "base/compat.h"
 #include "monitor/stats.h"
 #include "wait/wait.h"

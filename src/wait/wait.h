@@ -10,6 +10,7 @@
 
 #include "port/atomics.h"
 
+#include "grant/grant.h"
 #include "lease_lock.h"
 
 /* So many hashes of resources take as much room as one name. */

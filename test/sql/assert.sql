@@ -154,7 +154,7 @@ SAVEPOINT a;
 SELECT count(lease_assert(repeat('x', 500) || n, repeat('o', 1000))) FROM generate_series(1, 15000) AS n;
 ROLLBACK TO a;
 SELECT count(lease_assert(repeat('x', 500) || n, repeat('o', 1000))) FROM generate_series(1, 1000) AS n;
-SELECT sum(total_bytes) BETWEEN 1e6 AND 20e6 AS bounded FROM pg_backend_memory_contexts WHERE name = 'lease pins';
+SELECT sum(total_bytes) BETWEEN 1e6 AND 20e6 AS bounded FROM pg_backend_memory_contexts WHERE name = 'lease assertions';
 ROLLBACK;
 
 -- somebody else's lease, with its owner's name

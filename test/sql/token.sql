@@ -48,14 +48,6 @@ SELECT lease_acquire('door', '1 hour', 'ann');
 SELECT setval('lease_token_seq', (SELECT max(token) FROM token_log)) IS NOT NULL AS set_again;
 SELECT lease_acquire('door', '1 hour', 'ann');
 
--- also when the row went meanwhile, in the own transaction
-BEGIN;
-DELETE FROM lease_lock;
-SELECT setval('lease_token_seq', 1) IS NOT NULL AS set_back;
-SELECT lease_acquire('door', '1 hour', 'ann');
-ROLLBACK;
-SELECT setval('lease_token_seq', (SELECT max(token) FROM token_log)) IS NOT NULL AS set_again;
-
 \set VERBOSITY default
 
 DROP FUNCTION note_token;

@@ -1,0 +1,242 @@
+/*-------------------------------------------------------------------------
+ *
+ * assertion_cache.c
+ *		Leases that the current transaction has asserted.
+ *
+ * An asserted lease cannot be lost before the transaction ends, except by what
+ * the transaction itself does. So it need not be looked at again: a thousand
+ * rows under one lease cost one row lock.
+ *
+ * An entry lasts as long as the row lock: until the transaction ends, or until
+ * a savepoint is rolled back after which the lock was taken. To find these
+ * entries, they are also kept in the order in which they were made, which is
+ * the order of the nesting of their subtransactions.
+ *
+ * This is only a cache. When it has grown too large, all of it is dropped.
+ * A lease that is then asserted again is looked at again.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "lib/ilist.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+#include "base/assertion_cache.h"
+#include "base/compat.h"
+#include "rules/rules.h"
+
+/* Bytes that the cache of one transaction may take. */
+#define MAX_CACHE_MEMORY	((Size) 16 * 1024 * 1024)
+
+/* A resource with asserted leases. Resources of the same hash share an entry. */
+typedef struct AssertedResource
+{
+	uint64		hash;			/* the key */
+	dlist_head	assertions;
+} AssertedResource;
+
+typedef struct Assertion
+{
+	dlist_node	node;			/* among those of the resource */
+	dlist_node	in_order;
+	int			nest_level;		/* of the subtransaction that has the row lock */
+	Lease		lease;			/* its names are in the same piece of memory */
+} Assertion;
+
+static MemoryContext cache_context = NULL;	/* goes with the transaction */
+static HTAB *resources;
+static dlist_head assertions_in_order;
+static uint64 lost = 0;			/* counts assertions that ended */
+
+/* Get the entry of a resource; NULL when there is none, unless it is to be made. */
+static AssertedResource *
+asserted_resource(const text *resource, HASHACTION action)
+{
+	uint64		hash = hash_text(resource, 0);
+	AssertedResource *place;
+	bool		found;
+
+	if (cache_context == NULL)
+		return NULL;
+	place = hash_search(resources, &hash, action, &found);
+	if (place != NULL && !found)
+		dlist_init(&place->assertions);
+	return place;
+}
+
+static void
+remove_assertion(Assertion *assertion)
+{
+	AssertedResource *place = asserted_resource(assertion->lease.resource, HASH_FIND);
+
+	dlist_delete(&assertion->node);
+	dlist_delete(&assertion->in_order);
+	if (dlist_is_empty(&place->assertions))
+		hash_search(resources, &place->hash, HASH_REMOVE, NULL);
+	pfree(assertion);
+	lost++;
+}
+
+/* While this count stays the same, what was asserted in this transaction still is. */
+uint64
+assertions_lost(void)
+{
+	return lost;
+}
+
+/* Get the lease that is meant if this transaction has asserted it, or NULL. */
+const Lease *
+find_assertion(const text *resource, const Claim *claim)
+{
+	AssertedResource *place = asserted_resource(resource, HASH_FIND);
+	dlist_iter	iter;
+
+	if (place == NULL)
+		return NULL;
+	dlist_foreach(iter, &place->assertions)
+	{
+		const Lease *lease = &dlist_container(Assertion, node, iter.cur)->lease;
+
+		if (is_claimed(lease, claim) && same_text(lease->resource, resource))
+			return lease;
+	}
+	return NULL;
+}
+
+static void
+create_cache(void)
+{
+	HASHCTL		info = {
+		.keysize = sizeof(uint64),
+		.entrysize = sizeof(AssertedResource)
+	};
+	MemoryContext context = AllocSetContextCreate(TopTransactionContext, "lease assertions",
+												  ALLOCSET_SMALL_SIZES);
+
+	info.hcxt = context;
+	resources = hash_create("asserted resources", 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	dlist_init(&assertions_in_order);
+	cache_context = context;
+}
+
+static Assertion *
+make_assertion(const Lease *lease)
+{
+	Size		header = MAXALIGN(sizeof(Assertion));
+	Size		resource_size = MAXALIGN(VARSIZE_ANY(lease->resource));
+	Size		owner_size = VARSIZE_ANY(lease->owner);
+	Assertion		   *assertion = MemoryContextAlloc(cache_context, header + resource_size + owner_size);
+
+	assertion->nest_level = GetCurrentTransactionNestLevel();
+	assertion->lease = *lease;
+	assertion->lease.resource = memcpy((char *) assertion + header, lease->resource, VARSIZE_ANY(lease->resource));
+	assertion->lease.owner = memcpy((char *) assertion + header + resource_size, lease->owner, owner_size);
+	assertion->lease.payload = (Datum) 0;
+	return assertion;
+}
+
+/* Remember a lease whose row the current subtransaction has just locked. */
+void
+remember_assertion(const Lease *lease)
+{
+	Assertion		   *assertion;
+
+	forget_assertions(lease);
+	if (cache_context != NULL && MemoryContextMemAllocated(cache_context, true) > MAX_CACHE_MEMORY)
+	{
+		MemoryContextDelete(cache_context);
+		cache_context = NULL;
+		lost++;
+	}
+	if (cache_context == NULL)
+		create_cache();
+
+	assertion = make_assertion(lease);
+	dlist_push_tail(&asserted_resource(lease->resource, HASH_ENTER)->assertions, &assertion->node);
+	dlist_push_tail(&assertions_in_order, &assertion->in_order);
+}
+
+/*
+ * The transaction itself grants, ends or changes a lease: forget what it
+ * asserted in the same lease slot. An exclusive lease leaves no other lease
+ * beside it. Other shared leases stay, since they cannot be lost, even
+ * if their time ran out.
+ */
+void
+forget_assertions(const Lease *lease)
+{
+	AssertedResource *place = asserted_resource(lease->resource, HASH_FIND);
+	dlist_iter	iter;
+	List	   *ended = NIL;
+	ListCell   *cell;
+
+	if (place == NULL)
+		return;
+	dlist_foreach(iter, &place->assertions)
+	{
+		Assertion		   *assertion = dlist_container(Assertion, node, iter.cur);
+		int16		slot = assertion->lease.slot;
+
+		if ((slot == lease->slot || slot == EXCLUSIVE_SLOT || lease->slot == EXCLUSIVE_SLOT) &&
+			same_text(assertion->lease.resource, lease->resource))
+			ended = lappend(ended, assertion);
+	}
+	foreach(cell, ended)
+		remove_assertion(lfirst(cell));
+	list_free(ended);
+}
+
+static void
+forget_at_end(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+	{
+		cache_context = NULL;		/* freed with TopTransactionContext */
+		lost++;
+	}
+}
+
+/* Pins go to the parent with their row locks, or are gone with them. */
+static void
+follow_subtransaction(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
+{
+	int			level = GetCurrentTransactionNestLevel();
+
+	if (cache_context == NULL || (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB))
+		return;
+
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+	{
+		while (!dlist_is_empty(&assertions_in_order))
+		{
+			Assertion		   *last = dlist_tail_element(Assertion, in_order, &assertions_in_order);
+
+			if (last->nest_level < level)
+				break;
+			remove_assertion(last);
+		}
+	}
+	else
+	{
+		dlist_iter	iter;
+
+		dlist_reverse_foreach(iter, &assertions_in_order)
+		{
+			Assertion		   *assertion = dlist_container(Assertion, in_order, iter.cur);
+
+			if (assertion->nest_level < level)
+				break;
+			assertion->nest_level = level - 1;
+		}
+	}
+}
+
+void
+assertion_cache_init(void)
+{
+	RegisterXactCallback(forget_at_end, NULL);
+	RegisterSubXactCallback(follow_subtransaction, NULL);
+}

@@ -1,0 +1,55 @@
+/*-------------------------------------------------------------------------
+ *
+ * privileges.c
+ *		Which role may act on a lease, and which may see its owner.
+ *
+ * The owner's name alone is not enough to act on a lease: the role also needs
+ * the privileges of the role that acquired it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_authid.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+
+#include "base/compat.h"
+#include "base/privileges.h"
+
+/* May the current role act for the role that acquired the lease? */
+bool
+may_act(const Lease *lease)
+{
+	return has_privs_of_role(GetUserId(), lease->holder);
+}
+
+/*
+ * May the current role see the owners of leases of a role? Roles that may
+ * see what others do in pg_stat_activity may, too.
+ */
+bool
+may_see_owner(Oid role)
+{
+	return has_privs_of_role(GetUserId(), role) ||
+		has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+}
+
+void
+require_holder_privileges(const Lease *lease)
+{
+	const char *holder;
+
+	if (may_act(lease))
+		return;
+
+	holder = GetUserNameFromId(lease->holder, true);
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for lease on \"%s\"", text_to_cstring(lease->resource)),
+			 holder ? errdetail("It was acquired by role \"%s\".", holder) :
+			 errdetail("It was acquired by a role that was dropped."),
+			 holder ? errhint("Act as a role that has the privileges of that role.") :
+			 errhint("Wait until it expires, or ask a superuser to release it.")));
+}

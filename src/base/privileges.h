@@ -1,0 +1,17 @@
+/*-------------------------------------------------------------------------
+ *
+ * privileges.h
+ *		Which role may act on a lease, and which may see its owner.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASE_LOCK_PRIVILEGES_H
+#define LEASE_LOCK_PRIVILEGES_H
+
+#include "lease_lock.h"
+
+extern bool may_act(const Lease *lease);
+extern bool may_see_owner(Oid role);
+extern void require_holder_privileges(const Lease *lease);
+
+#endif							/* LEASE_LOCK_PRIVILEGES_H */

@@ -1,0 +1,27 @@
+/*-------------------------------------------------------------------------
+ *
+ * race.h
+ *		Places where another session may come in between.
+ *
+ * Built with -DLEASE_LOCK_RACES, each of them waits for a random time, which
+ * makes races likely that otherwise take days to happen. scripts/check-races
+ * does that.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASE_LOCK_RACE_H
+#define LEASE_LOCK_RACE_H
+
+#ifdef LEASE_LOCK_RACES
+#include "common/pg_prng.h"
+
+#define RACE_POINT(name) \
+	do { \
+		if (pg_prng_uint32(&pg_global_prng_state) % 4 == 0) \
+			pg_usleep(pg_prng_uint32(&pg_global_prng_state) % 3000); \
+	} while (0)
+#else
+#define RACE_POINT(name) ((void) 0)
+#endif
+
+#endif							/* LEASE_LOCK_RACE_H */

@@ -1,0 +1,73 @@
+/*-------------------------------------------------------------------------
+ *
+ * break.c
+ *		Freeing a resource, whoever holds it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "base/assertion_cache.h"
+#include "base/clock.h"
+#include "base/compat.h"
+#include "lease/lease.h"
+#include "monitor/events.h"
+#include "wait/wait.h"
+
+/* End every lease on the resource, which is locked; returns whether there was one. */
+static bool
+end_all(LeaseStore *store, const LeaseRows *rows, TimestampTz now)
+{
+	bool		broken = false;
+
+	for (int i = 0; i < rows->count; i++)
+	{
+		const LeaseRow *row = &rows->row[i];
+		Lease		lease = row->lease;
+
+		if (is_open(row) || is_free(&lease, now))
+			continue;
+		note_break(&row->lease);
+		make_tombstone(&lease, now);
+		forget_assertions(&lease);
+		wait_note_change(lease.resource, lease.expires_at);
+		store_update(store, row, &lease);
+		broken = true;
+	}
+	return broken;
+}
+
+/*
+ * Free the resource; false when it was free. Waits for open transactions that
+ * change a lease on it, or rely on one.
+ */
+bool
+break_leases(const text *resource)
+{
+	LeaseStore *store = store_open(RowExclusiveLock);
+	bool		broken = false;
+	TransactionId transaction;
+
+	do
+	{
+		LeaseRows	rows;
+		TimestampTz now;
+
+		CHECK_FOR_INTERRUPTS();
+
+		lock_resource(resource);
+		now = clock_now();
+		store_look(store, resource, &rows);
+		transaction = break_waits_for(&rows, now);
+		if (!TransactionIdIsValid(transaction))
+			broken = end_all(store, &rows, now);
+		unlock_resource(resource);
+		if (TransactionIdIsValid(transaction))
+			store_wait_for(transaction);
+	} while (TransactionIdIsValid(transaction));
+
+	store_close(store);
+	return broken;
+}

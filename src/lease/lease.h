@@ -1,0 +1,41 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease.h
+ *		What a holder, or an administrator, can do to a lease.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASE_LOCK_LEASE_H
+#define LEASE_LOCK_LEASE_H
+
+#include "rules/rules.h"
+#include "store/store.h"
+
+/* action.c: what all actions on an owner's lease begin with */
+extern const LeaseRow *begin_action(LeaseStore *store, const text *resource, const Claim *claim,
+									OwnAction action, LeaseRows *rows, TimestampTz *now);
+
+/* release.c */
+extern bool release_lease(const text *resource, const Claim *claim);
+extern int64 release_all_leases(const text *owner);
+
+/* renew.c */
+extern bool renew_lease(const text *resource, int64 ttl, const Claim *claim);
+
+/* transfer.c */
+extern bool transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token);
+
+/* break.c */
+extern bool break_leases(const text *resource);
+
+/* assert.c: leases that a transaction relies on, and which role may do that */
+typedef enum AssertRole
+{
+	ASSERT_AS_CALLER,			/* the current role */
+	ASSERT_AS_SESSION			/* or the one that the session acts as */
+} AssertRole;
+
+extern int64 assert_lease(const text *resource, const Claim *claim, AssertRole role);
+extern bool held_token(const text *resource, const text *owner, int64 *token);
+
+#endif							/* LEASE_LOCK_LEASE_H */

@@ -1,0 +1,148 @@
+/*-------------------------------------------------------------------------
+ *
+ * release.c
+ *		Giving leases back.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "base/assertion_cache.h"
+#include "base/clock.h"
+#include "base/compat.h"
+#include "base/privileges.h"
+#include "lease/lease.h"
+#include "monitor/events.h"
+#include "wait/wait.h"
+
+/* Write a tombstone. The owner may have promised to keep the lease for longer. */
+static void
+end_lease(LeaseStore *store, const LeaseRow *row, TimestampTz now)
+{
+	Lease		lease = row->lease;
+
+	note_release(&row->lease);
+	make_tombstone(&lease, Max(now, lease.hold_until));
+	forget_assertions(&lease);
+	wait_note_change(lease.resource, lease.expires_at);
+	store_update(store, row, &lease);
+}
+
+static void
+count_down(LeaseStore *store, const LeaseRow *row)
+{
+	Lease		lease = row->lease;
+
+	lease.holds--;
+	store_update(store, row, &lease);
+}
+
+typedef enum ReleaseDepth
+{
+	RELEASE_ONE_HOLD,			/* of several that the owner acquired */
+	RELEASE_ALL_HOLDS
+} ReleaseDepth;
+
+static bool
+release(LeaseStore *store, const text *resource, const Claim *claim, ReleaseDepth depth)
+{
+	LeaseRows	rows;
+	TimestampTz now;
+	const LeaseRow *row = begin_action(store, resource, claim, ACTION_END, &rows, &now);
+
+	if (row == NULL)
+		return false;
+	if (depth == RELEASE_ONE_HOLD && row->lease.holds > 1 && is_held(&row->lease, now))
+		count_down(store, row);
+	else
+		end_lease(store, row, now);
+	unlock_resource(resource);
+	return true;
+}
+
+/*
+ * Release the lease that the claim means, also when it expired but nobody took
+ * it over; false when there is none. A lease that was acquired several times
+ * has to be released as often.
+ */
+bool
+release_lease(const text *resource, const Claim *claim)
+{
+	LeaseStore *store = store_open(RowExclusiveLock);
+	bool		released = release(store, resource, claim, RELEASE_ONE_HOLD);
+
+	store_close(store);
+	return released;
+}
+
+/* A lease of an owner, as a scan of the table found it. */
+typedef struct FoundLease
+{
+	text	   *resource;
+	int64		token;
+} FoundLease;
+
+/* StoreFilter: leases of an owner that the caller may act on. */
+static bool
+is_own(const Lease *lease, const void *owner)
+{
+	return is_owner(lease, owner) && may_act(lease);
+}
+
+static List *
+find_own_leases(LeaseStore *store, const text *owner)
+{
+	StoreScan  *scan = store_scan(store, is_own, owner);
+	List	   *found = NIL;
+	ItemPointerData tid;
+	Lease		lease;
+
+	while (store_next(scan, &lease, &tid))
+	{
+		FoundLease *own = palloc(sizeof(FoundLease));
+
+		own->resource = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(lease.resource));
+		own->token = lease.token;
+		found = lappend(found, own);
+	}
+	store_end_scan(scan);
+	return found;
+}
+
+/*
+ * Release everything that this owner took; returns how many leases.
+ *
+ * Leases of roles that the caller may not act for are passed over: another
+ * role that happens to use the same owner name must not spoil the rest.
+ *
+ * Reads the whole table. An index on the owner would make every grant and
+ * release pay for it, since their updates would not be in place any more.
+ */
+int64
+release_all_leases(const text *owner)
+{
+	LeaseStore *store = store_open(RowExclusiveLock);
+	List	   *own_leases = find_own_leases(store, owner);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lease release", ALLOCSET_SMALL_SIZES);
+	MemoryContext caller_context = MemoryContextSwitchTo(context);
+	int64		released = 0;
+	ListCell   *cell;
+
+	foreach(cell, own_leases)
+	{
+		const FoundLease *own = lfirst(cell);
+		Claim		claim = {.owner = owner, .token = &own->token};
+
+		if (release(store, own->resource, &claim, RELEASE_ALL_HOLDS))
+			released++;
+		MemoryContextReset(context);
+	}
+
+	MemoryContextSwitchTo(caller_context);
+	MemoryContextDelete(context);
+	store_close(store);
+	return released;
+}

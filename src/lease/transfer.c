@@ -1,0 +1,82 @@
+/*-------------------------------------------------------------------------
+ *
+ * transfer.c
+ *		Handing a lease over to another owner.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "utils/builtins.h"
+
+#include "base/assertion_cache.h"
+#include "base/compat.h"
+#include "grant/durability.h"
+#include "grant/quota.h"
+#include "lease/lease.h"
+#include "monitor/events.h"
+#include "wait/wait.h"
+
+/* An owner has at most one lease on a resource. */
+static void
+require_no_other_lease(const LeaseRows *rows, const text *owner, TimestampTz now)
+{
+	for (int i = 0; i < rows->count; i++)
+	{
+		const LeaseRow *row = &rows->row[i];
+
+		if (is_owner(&row->lease, owner) && (is_open(row) || is_held(&row->lease, now)))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("new owner has a lease on \"%s\" already", text_to_cstring(row->lease.resource)),
+					 errhint("An owner has at most one lease on a resource.")));
+	}
+}
+
+static void
+write_transfer(LeaseStore *store, const LeaseRow *row, text *new_owner, int64 token, TimestampTz now)
+{
+	Lease		lease = row->lease;
+
+	lease.owner = new_owner;
+	lease.token = token;
+	lease.granted_at = now;
+	lease.xid = GetTopFullTransactionId();
+	lease.holds = 1;
+	note_transfer(&lease, &row->lease);
+	forget_assertions(&lease);
+	wait_note_change(lease.resource, free_from(&lease));
+	store_update(store, row, &lease);
+	make_durable();
+}
+
+/*
+ * Hand a held lease over, with a new token; false when the owner does not hold
+ * it. The role that acquired it, its mode and its end stay.
+ */
+bool
+transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
+{
+	LeaseStore *store = store_open(RowExclusiveLock);
+	Claim		claim = {.owner = owner};
+	LeaseRows	rows;
+	TimestampTz now;
+	const LeaseRow *row = begin_action(store, resource, &claim, ACTION_END, &rows, &now);
+	bool		held = row != NULL && is_held(&row->lease, now);
+	bool		to_another = !same_text(owner, new_owner);
+
+	if (held)
+	{
+		if (to_another)
+			require_no_other_lease(&rows, new_owner, now);
+		*token = store_next_token(store, last_token(&rows));
+		write_transfer(store, row, new_owner, *token, now);
+	}
+	if (row != NULL)
+		unlock_resource(resource);
+	if (held && to_another)
+		require_lease_allowed(resource, new_owner);
+	store_close(store);
+	return held;
+}

@@ -1,0 +1,502 @@
+/*-------------------------------------------------------------------------
+ *
+ * rules.c
+ *		The rules of leases: who may have one, and who may end it.
+ *
+ * Pure functions of rows, request and time: they read no clock, no catalog
+ * and no table, and have no state. Every part of the extension that has to
+ * know whether a lease is held, free or in conflict asks here. src/README.md
+ * has the same rules as tables.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/compat.h"
+#include "rules/rules.h"
+
+bool
+is_owner(const Lease *lease, const text *owner)
+{
+	return lease->owner != NULL && same_text(lease->owner, owner);
+}
+
+bool
+is_held(const Lease *lease, TimestampTz now)
+{
+	return lease->owner != NULL && lease->expires_at > now;
+}
+
+/* From when on can somebody else have it, if nothing happens? */
+TimestampTz
+free_from(const Lease *lease)
+{
+	return lease->expires_at + lease->lock_delay;
+}
+
+bool
+is_free(const Lease *lease, TimestampTz now)
+{
+	return free_from(lease) <= now;
+}
+
+/* Is this the lease that the claim means? It may have expired, but it was not released. */
+bool
+is_claimed(const Lease *lease, const Claim *claim)
+{
+	return lease->owner != NULL &&
+		(claim->owner == NULL || is_owner(lease, claim->owner)) &&
+		(claim->token == NULL || lease->token == *claim->token);
+}
+
+/* Is another transaction changing the row? Then it may end with this version or without it. */
+bool
+is_open(const LeaseRow *row)
+{
+	return TransactionIdIsValid(row->inserted_by) || TransactionIdIsValid(row->changed_by);
+}
+
+/*
+ * End a lease. The token stays, and so does what means nothing without an
+ * owner, so that little is logged.
+ */
+void
+make_tombstone(Lease *lease, TimestampTz free_at)
+{
+	lease->owner = NULL;
+	lease->expires_at = Min(lease->expires_at, free_at);
+	lease->lock_delay = 0;
+	lease->hold_until = DT_NOBEGIN;
+	lease->payload = (Datum) 0;
+}
+
+/*
+ * What keeps the row from being free?
+ *
+ * A lease that is open or was asserted is an obstacle even if its time is
+ * over: only the end of the transaction tells what becomes of it. A free
+ * tombstone is none, whatever happens to it.
+ */
+Obstacle
+obstacle_in(const LeaseRow *row, TimestampTz now)
+{
+	const Lease *lease = &row->lease;
+
+	if (lease->owner == NULL && is_free(lease, now))
+		return (Obstacle) {.exists = false};
+	if (TransactionIdIsValid(row->inserted_by))
+		return (Obstacle) {.exists = true, .transaction = row->inserted_by};
+	if (TransactionIdIsValid(row->changed_by))
+		return (Obstacle) {.exists = true, .transaction = row->changed_by};
+	if (!is_free(lease, now))
+		return (Obstacle) {.exists = true, .until = free_from(lease)};
+	if (TransactionIdIsValid(row->locked_by))
+		return (Obstacle) {.exists = true, .transaction = row->locked_by};
+	return (Obstacle) {.exists = false};
+}
+
+/* The transaction that keeps us from writing the row, whatever it says. */
+static TransactionId
+write_waits_for(const LeaseRow *row)
+{
+	return TransactionIdIsValid(row->inserted_by) ? row->inserted_by :
+		TransactionIdIsValid(row->changed_by) ? row->changed_by : row->locked_by;
+}
+
+/* --- Who may have a lease ------------------------------------------------ */
+
+static Decision
+refuse_for_transaction(TransactionId transaction)
+{
+	return (Decision) {
+		.verdict = VERDICT_REFUSE,
+		.open = true,
+		.transaction = transaction,
+		.until = DT_NOEND
+	};
+}
+
+static Decision
+refuse_until(TimestampTz until, const LeaseRow *blocker)
+{
+	return (Decision) {.verdict = VERDICT_REFUSE, .until = until, .blocker = blocker};
+}
+
+/* The owner holds a lease already: it may have it once more, if it asked for that. */
+static Decision
+decide_own(const LeaseRow *own, const LeaseRequest *request)
+{
+	Decision	decision = refuse_until(free_from(&own->lease), own);
+
+	decision.own_lease = true;
+	if (request->reentrant && own->lease.mode == request->mode)
+	{
+		decision.verdict = VERDICT_OWN;
+		decision.target = own;
+	}
+	return decision;
+}
+
+/* May an open change turn out to be a lease of the owner, or to leave it one? */
+static bool
+may_be_own(const LeaseRow *row, const LeaseRequest *request)
+{
+	return is_open(row) && is_owner(&row->lease, request->owner);
+}
+
+static bool
+holds_now(const LeaseRow *row, const LeaseRequest *request, TimestampTz now)
+{
+	return !is_open(row) && is_held(&row->lease, now) && is_owner(&row->lease, request->owner);
+}
+
+/* Note a lease that the grant takes over: it expired and was not released. */
+static void
+note_former(Decision *decision, const LeaseRow *row)
+{
+	if (row->lease.owner != NULL &&
+		(decision->former == NULL || decision->former->lease.token < row->lease.token))
+		decision->former = row;
+}
+
+/*
+ * An exclusive lease needs all rows to be free. All of them have to go before
+ * it can be granted: so any transaction is worth waiting for, and the
+ * latest of all times.
+ */
+static Decision
+decide_exclusive(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
+{
+	Decision	decision = {.verdict = VERDICT_GRANT, .slot = EXCLUSIVE_SLOT};
+	TransactionId transaction = InvalidTransactionId;
+	TimestampTz until = DT_NOBEGIN;
+	const LeaseRow *blocker = NULL;
+	bool		own = false;
+
+	for (int i = 0; i < rows->count; i++)
+	{
+		const LeaseRow *row = &rows->row[i];
+		Obstacle	obstacle = obstacle_in(row, now);
+
+		if (row->lease.slot == EXCLUSIVE_SLOT && holds_now(row, request, now))
+			return decide_own(row, request);
+		own |= holds_now(row, request, now) || (row->lease.slot != EXCLUSIVE_SLOT && may_be_own(row, request));
+
+		if (row->lease.slot == EXCLUSIVE_SLOT)
+		{
+			decision.target = row;
+			if (!obstacle.exists && TransactionIdIsValid(write_waits_for(row)))
+				obstacle = (Obstacle) {.exists = true, .transaction = write_waits_for(row)};
+		}
+		if (!obstacle.exists)
+			note_former(&decision, row);
+		else if (TransactionIdIsValid(obstacle.transaction))
+			transaction = obstacle.transaction;
+		else
+		{
+			until = Max(until, obstacle.until);
+			if (blocker == NULL || row->lease.owner != NULL)
+				blocker = row;
+		}
+	}
+
+	if (TransactionIdIsValid(transaction))
+		decision = refuse_for_transaction(transaction);
+	else if (until != DT_NOBEGIN)
+		decision = refuse_until(until, blocker);
+	if (decision.verdict == VERDICT_REFUSE)
+	{
+		decision.blocker = blocker;
+		decision.own_lease = own;
+	}
+	return decision;
+}
+
+/* What the slots of shared leases and permits look like to a request for one. */
+typedef struct Seats
+{
+	int			taken;
+	int			last_taken;		/* slot that was counted last */
+	bool		open;			/* transactions have some of them */
+	TransactionId transaction;	/* one of these */
+	TimestampTz first_free_at;	/* of the others */
+	const LeaseRow *blocker;	/* holder of one of them */
+	const LeaseRow *own_row;	/* row to take: the owner's former one, */
+	const LeaseRow *tombstone;	/* else one that was released, */
+	const LeaseRow *expired;	/* else one that expired, */
+	int			unused;			/* else make one in the lowest slot that has none */
+} Seats;
+
+static void
+count_taken(Seats *seats, const LeaseRow *row, Obstacle obstacle)
+{
+	if (seats->last_taken != row->lease.slot)
+		seats->taken++;
+	seats->last_taken = row->lease.slot;
+
+	if (TransactionIdIsValid(obstacle.transaction))
+	{
+		seats->open = true;
+		seats->transaction = obstacle.transaction;
+		return;
+	}
+	seats->first_free_at = Min(seats->first_free_at, obstacle.until);
+	if (seats->blocker == NULL || seats->blocker->lease.owner == NULL)
+		seats->blocker = row;
+}
+
+/* A row that nobody is using can be written again. Rows come with descending slots. */
+static void
+offer_row(Seats *seats, const LeaseRow *row, const LeaseRequest *request)
+{
+	if (is_owner(&row->lease, request->owner))
+		seats->own_row = row;
+	else if (row->lease.owner == NULL)
+		seats->tombstone = row;
+	else
+		seats->expired = row;
+}
+
+/* The lowest slot above 0 that has no row; rows come with descending slots. */
+static int
+lowest_unused(const LeaseRows *rows)
+{
+	int			slot = EXCLUSIVE_SLOT + 1;
+
+	for (int i = rows->count - 1; i >= 0; i--)
+	{
+		if (rows->row[i].lease.slot == slot)
+			slot++;
+		else if (rows->row[i].lease.slot > slot)
+			break;
+	}
+	return slot;
+}
+
+static Seats
+look_at_seats(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
+{
+	Seats		seats = {.first_free_at = DT_NOEND, .unused = lowest_unused(rows)};
+
+	for (int i = 0; i < rows->count; i++)
+	{
+		const LeaseRow *row = &rows->row[i];
+		Obstacle	obstacle = obstacle_in(row, now);
+
+		if (row->lease.slot == EXCLUSIVE_SLOT)
+			continue;
+		if (obstacle.exists)
+			count_taken(&seats, row, obstacle);
+		else if (!TransactionIdIsValid(write_waits_for(row)))
+			offer_row(&seats, row, request);
+	}
+	return seats;
+}
+
+/*
+ * Any of those that share may leave. Only if there is a single one, and it is
+ * open, is its transaction the one to wait for.
+ */
+static Decision
+refuse_full(const Seats *seats)
+{
+	Decision	decision = refuse_until(seats->first_free_at, seats->blocker);
+
+	decision.open = seats->open;
+	if (seats->open && seats->taken == 1)
+	{
+		decision.transaction = seats->transaction;
+		decision.until = DT_NOEND;
+	}
+	return decision;
+}
+
+static Decision
+grant_seat(const Seats *seats)
+{
+	Decision	decision = {.verdict = VERDICT_GRANT};
+
+	decision.target = seats->own_row ? seats->own_row :
+		seats->tombstone ? seats->tombstone : seats->expired;
+	decision.slot = decision.target ? decision.target->lease.slot : seats->unused;
+	if (decision.target != NULL)
+		note_former(&decision, decision.target);
+	return decision;
+}
+
+/*
+ * A shared lease or permit needs the exclusive lease to be free, and permits
+ * also need fewer taken slots than there are permits. Shared leases
+ * count as taken permits.
+ */
+static Decision
+decide_beside_others(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
+{
+	int			room = request->mode == MODE_PERMIT ? request->permits : MAX_SLOT;
+	const LeaseRow *exclusive = NULL;
+	Decision	decision;
+	Seats		seats;
+
+	for (int i = 0; i < rows->count; i++)
+	{
+		const LeaseRow *row = &rows->row[i];
+		Obstacle	obstacle = obstacle_in(row, now);
+
+		if (row->lease.slot != EXCLUSIVE_SLOT)
+			continue;
+		if (obstacle.exists)
+		{
+			decision = TransactionIdIsValid(obstacle.transaction) ?
+				refuse_for_transaction(obstacle.transaction) : refuse_until(obstacle.until, row);
+			decision.own_lease = holds_now(row, request, now);
+			return decision;
+		}
+		exclusive = row;
+	}
+
+	for (int i = 0; i < rows->count; i++)
+	{
+		const LeaseRow *row = &rows->row[i];
+
+		if (holds_now(row, request, now))
+			return decide_own(row, request);
+		if (row->lease.slot != EXCLUSIVE_SLOT && may_be_own(row, request))
+		{
+			decision = refuse_for_transaction(write_waits_for(row));
+			decision.own_lease = true;
+			return decision;
+		}
+	}
+
+	seats = look_at_seats(rows, request, now);
+	if (seats.taken >= room || (seats.unused > MAX_SLOT && grant_seat(&seats).target == NULL))
+		return refuse_full(&seats);
+	decision = grant_seat(&seats);
+	if (exclusive != NULL)
+		note_former(&decision, exclusive);
+	return decision;
+}
+
+/* Who gets a lease, given all rows of the resource? */
+Decision
+decide(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
+{
+	return request->mode == MODE_EXCLUSIVE ?
+		decide_exclusive(rows, request, now) : decide_beside_others(rows, request, now);
+}
+
+/*
+ * Does a grant end the expired lease in this row, although it is written to
+ * another one? It does if the two exclude each other. Then the row becomes a
+ * tombstone, which tells the former holder that the lease is lost.
+ */
+bool
+takes_over(const LeaseRequest *request, const LeaseRow *row)
+{
+	return row->lease.owner != NULL &&
+		(request->mode == MODE_EXCLUSIVE || row->lease.slot == EXCLUSIVE_SLOT);
+}
+
+/* --- What may be done to a lease ----------------------------------------- */
+
+/*
+ * Does the change that replaces this version leave the same lease, as a
+ * renewal does? All versions that the transaction wrote have to, since a
+ * rollback to a savepoint may bring back any of them.
+ */
+static bool
+is_kept_by_change(const LeaseRows *rows, const LeaseRow *row)
+{
+	bool		kept = false;
+
+	for (int i = 0; i < rows->count; i++)
+	{
+		const Lease *other = &rows->row[i].lease;
+
+		if (!TransactionIdIsValid(rows->row[i].inserted_by) || other->slot != row->lease.slot)
+			continue;
+		if (other->owner == NULL || other->token != row->lease.token)
+			return false;
+		kept = true;
+	}
+	return kept;
+}
+
+/* The transaction that has to end before the action can be taken on this lease. */
+static TransactionId
+action_waits_for(const LeaseRows *rows, const LeaseRow *row, OwnAction action)
+{
+	TransactionId locker = action != ACTION_END && row->lock_is_weak ? InvalidTransactionId : row->locked_by;
+
+	if (!TransactionIdIsValid(row->changed_by))
+		return locker;
+	return action == ACTION_RELY && is_kept_by_change(rows, row) ? locker : row->changed_by;
+}
+
+/*
+ * Find the lease that a claim means, as it is committed. Of several, which an
+ * owner has after an expiry, the one that is held counts, else the latest.
+ */
+ClaimedLease
+find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action, TimestampTz now)
+{
+	ClaimedLease claimed = {0};
+
+	for (int i = 0; i < rows->count; i++)
+	{
+		const LeaseRow *row = &rows->row[i];
+
+		if (TransactionIdIsValid(row->inserted_by) || !is_claimed(&row->lease, claim))
+			continue;
+		if (claimed.row == NULL ||
+			is_held(&row->lease, now) > is_held(&claimed.row->lease, now) ||
+			(is_held(&row->lease, now) == is_held(&claimed.row->lease, now) &&
+			 row->lease.token > claimed.row->lease.token))
+			claimed.row = row;
+	}
+	if (claimed.row != NULL)
+		claimed.transaction = action_waits_for(rows, claimed.row, action);
+	return claimed;
+}
+
+/* Find the lease that a claim means, if it is held, as it is committed. */
+const LeaseRow *
+find_held(const LeaseRows *rows, const Claim *claim, TimestampTz now)
+{
+	const LeaseRow *row = find_claimed(rows, claim, ACTION_RELY, now).row;
+
+	return row != NULL && is_held(&row->lease, now) ? row : NULL;
+}
+
+/* A transaction that has to end before all leases on the resource can be ended. */
+TransactionId
+break_waits_for(const LeaseRows *rows, TimestampTz now)
+{
+	for (int i = 0; i < rows->count; i++)
+	{
+		const LeaseRow *row = &rows->row[i];
+
+		if (obstacle_in(row, now).exists && (is_open(row) || !is_free(&row->lease, now)) &&
+			TransactionIdIsValid(write_waits_for(row)))
+			return write_waits_for(row);
+	}
+	return InvalidTransactionId;
+}
+
+/* Was it released, or did it expire, before a time, and is nobody concerned with it? */
+bool
+may_be_purged(const LeaseRow *row, TimestampTz limit)
+{
+	return is_free(&row->lease, limit) && !TransactionIdIsValid(write_waits_for(row));
+}
+
+/* The highest token that the rows of a resource show. */
+int64
+last_token(const LeaseRows *rows)
+{
+	int64		token = 0;
+
+	for (int i = 0; i < rows->count; i++)
+		token = Max(token, rows->row[i].lease.token);
+	return token;
+}

@@ -1,0 +1,256 @@
+/*-------------------------------------------------------------------------
+ *
+ * look.c
+ *		Reading the rows of a resource as they are now.
+ *
+ * A look uses a dirty snapshot. It shows committed rows, and what open
+ * transactions are doing to them. It writes nothing, waits for nobody, and
+ * registers no read with SERIALIZABLE, which would fail transactions over
+ * leases that they did not get.
+ *
+ * While a row is being replaced, a dirty scan can miss it: the scan has
+ * passed the place where the new version appears, and reaches the old one when
+ * it is dead. So a look without the resource lock may miss rows. A look
+ * under the resource lock misses none, since all versions were
+ * written before it began.
+ *
+ * Scans go backward. Index entries of equal keys are in the order of the
+ * versions' places in the table, so the newest version mostly comes first. While an
+ * old snapshot keeps vacuum away from dead versions, a look costs the same.
+ *
+ * The transactions that lock a row are read from its header, as the
+ * pgrowlocks module does. Trying to lock the row would leave a trace.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/relscan.h"
+#include "access/xact.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "storage/procarray.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "base/compat.h"
+#include "base/race.h"
+#include "store/columns.h"
+
+/* Dead index entries to step over before it is cheaper to go to the next lease slot. */
+#define MAX_DEAD_ENTRIES	8
+
+/* Note another transaction that locks, or changes, the row. */
+static void
+note_locker(LeaseRow *row, TransactionId xid, MultiXactStatus status)
+{
+	if (TransactionIdIsCurrentTransactionId(xid) || !TransactionIdIsInProgress(xid))
+		return;
+
+	if (ISUPDATE_from_mxstatus(status))
+		row->changed_by = xid;
+	else if (!TransactionIdIsValid(row->locked_by) || row->lock_is_weak)
+	{
+		row->locked_by = xid;
+		row->lock_is_weak = status == MultiXactStatusForKeyShare;
+	}
+}
+
+/* Read the header of a row that nobody has replaced yet, as far as we can see. */
+static void
+read_lockers(LeaseRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+	uint16		infomask = header->t_infomask;
+	TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
+	MultiXactMember *members;
+	int			nmembers;
+
+	if ((infomask & HEAP_XMAX_INVALID) != 0 || !TransactionIdIsValid(xmax))
+		return;
+
+	if ((infomask & HEAP_XMAX_IS_MULTI) == 0)
+	{
+		note_locker(row, xmax,
+					!HEAP_XMAX_IS_LOCKED_ONLY(infomask) ? MultiXactStatusUpdate :
+					HEAP_XMAX_IS_KEYSHR_LOCKED(infomask) ? MultiXactStatusForKeyShare :
+					MultiXactStatusForUpdate);
+		return;
+	}
+
+	nmembers = GetMultiXactIdMembers(xmax, &members, false, HEAP_XMAX_IS_LOCKED_ONLY(infomask));
+	for (int i = 0; i < nmembers; i++)
+		note_locker(row, members[i].xid, members[i].status);
+	if (nmembers > 0)
+		pfree(members);
+}
+
+static void
+read_columns(LeaseRow *row, TupleDesc desc)
+{
+	Datum		values[MaxHeapAttributeNumber];
+	bool		isnull[MaxHeapAttributeNumber];
+
+	heap_deform_tuple(row->tuple, desc, values, isnull);
+	lease_from_columns(&row->lease, values, isnull);
+}
+
+/*
+ * Copy the version that a scan came to. The header is consistent only while
+ * its buffer is locked; it may have changed since the snapshot was asked.
+ */
+static void
+read_row(LeaseStore *store, const SnapshotData *dirty, LeaseRow *row)
+{
+	BufferHeapTupleTableSlot *slot = (BufferHeapTupleTableSlot *) store->slot;
+
+	LockBuffer(slot->buffer, BUFFER_LOCK_SHARE);
+	row->tuple = heap_copytuple(slot->base.tuple);
+	LockBuffer(slot->buffer, BUFFER_LOCK_UNLOCK);
+
+	row->inserted_by = dirty->xmin;
+	row->changed_by = dirty->xmax;
+	row->locked_by = InvalidTransactionId;
+	row->lock_is_weak = false;
+	read_lockers(row);
+	read_columns(row, RelationGetDescr(store->table));
+}
+
+static LeaseRow *
+add_row(LeaseRows *rows)
+{
+	if (rows->count == rows->space)
+	{
+		Size		size = (rows->space *= 4) * sizeof(LeaseRow);
+
+		if (rows->row == rows->first)
+			rows->row = memcpy(palloc(size), rows->first, sizeof(rows->first));
+		else
+			rows->row = repalloc_huge(rows->row, size);
+	}
+	return &rows->row[rows->count++];
+}
+
+/* Scan the rows of a resource, or of its lease slots below a number. */
+static void
+set_keys(IndexScanDesc scan, const text *resource, int below)
+{
+	ScanKeyData keys[2];
+
+	ScanKeyEntryInitialize(&keys[0], 0, 1, BTEqualStrategyNumber, TEXTOID,
+						   C_COLLATION_OID, F_TEXTEQ, PointerGetDatum(resource));
+	ScanKeyEntryInitialize(&keys[1], 0, 2, BTLessEqualStrategyNumber, INT2OID,
+						   InvalidOid, F_INT2LE, Int16GetDatum(below - 1));
+	index_rescan(scan, keys, 2, NULL, 0);
+}
+
+/*
+ * Go to the next version that the snapshot shows. All current versions of the
+ * lease slots from done on have been found: many dead entries in a row are older
+ * versions of these, and are skipped.
+ */
+static bool
+next_version(LeaseStore *store, IndexScanDesc scan, const text *resource, int done, int *skipped_to)
+{
+	int			dead = 0;
+
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+
+		if (!scan->xs_heap_continue)
+		{
+			if (dead > MAX_DEAD_ENTRIES && *skipped_to > done)
+			{
+				set_keys(scan, resource, done);
+				*skipped_to = done;
+				dead = 0;
+			}
+			if (index_getnext_tid(scan, BackwardScanDirection) == NULL)
+				return false;
+		}
+		if (index_fetch_heap(scan, store->slot))
+			return true;
+		dead++;
+	}
+}
+
+static uint64
+transactions_ended(void)
+{
+	pg_memory_barrier();
+	return TransamVariables->xactCompletionCount;
+}
+
+/*
+ * Look at all rows of a resource.
+ *
+ * The look ends with the first version in slot 0 that nobody is changing: it
+ * is the only one, and there are no lower slots. So a look at an exclusive
+ * lease reads one row.
+ */
+void
+store_look(LeaseStore *store, const text *resource, LeaseRows *rows)
+{
+	uint64		ended = transactions_ended();
+	int			done = MAX_SLOT + 1;
+	int			skipped_to = MAX_SLOT + 1;
+	SnapshotData dirty;
+	IndexScanDesc scan;
+
+	rows->count = 0;
+	rows->space = lengthof(rows->first);
+	rows->row = rows->first;
+
+	InitDirtySnapshot(dirty);
+	scan = index_beginscan(store->table, store->primary_key, &dirty, NULL, 2, 0, SO_NONE);
+	set_keys(scan, resource, MAX_SLOT + 1);
+	while (done > EXCLUSIVE_SLOT && next_version(store, scan, resource, done, &skipped_to))
+	{
+		LeaseRow   *row = add_row(rows);
+
+		read_row(store, &dirty, row);
+		if (!TransactionIdIsValid(row->inserted_by) && !TransactionIdIsValid(row->changed_by))
+			done = row->lease.slot;
+	}
+	index_endscan(scan);
+	ExecClearTuple(store->slot);
+
+	rows->same_moment = rows->count <= 1 || ended == transactions_ended();
+	RACE_POINT("after a look");
+}
+
+/* Look at one row at a known place again; false when there is none any more. */
+bool
+store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row)
+{
+	ItemPointerData place = *tid;
+	SnapshotData dirty;
+	bool		found;
+
+	InitDirtySnapshot(dirty);
+	found = table_tuple_fetch_row_version(store->table, &place, &dirty, store->slot);
+	if (found)
+		read_row(store, &dirty, row);
+	ExecClearTuple(store->slot);
+	return found;
+}
+
+/*
+ * Wait for the end of a transaction that a look named, like any waiter for a
+ * row: visible in pg_locks, bound by lock_timeout, part of the server's search for
+ * deadlocks. The caller does not hold the resource lock.
+ */
+void
+store_wait_for(TransactionId transaction)
+{
+	XactLockTableWait(transaction, NULL, NULL, XLTW_None);
+}

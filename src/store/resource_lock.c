@@ -1,0 +1,66 @@
+/*-------------------------------------------------------------------------
+ *
+ * resource_lock.c
+ *		The lock that orders all writers of one resource.
+ *
+ * It is a lock of the lock manager on the hash of the resource, held only
+ * while rows are read and written. Its holder never waits for a transaction,
+ * so it cannot be part of a deadlock. Two resources with the same hash wait
+ * for each other for no reason, but only for microseconds.
+ *
+ * An error releases it with the (sub)transaction.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/lock.h"
+
+#include "base/compat.h"
+#include "base/race.h"
+#include "store/store.h"
+
+/* Advisory locks have a tag type of their own, so no user can take this lock. */
+static LOCKTAG
+resource_tag(const text *resource)
+{
+	uint64		hash = hash_text(resource, 0);
+	LOCKTAG		tag = {0};
+
+	tag.locktag_field1 = MyDatabaseId;
+	tag.locktag_field2 = (uint32) (hash >> 32);
+	tag.locktag_field3 = (uint32) hash;
+	tag.locktag_type = LOCKTAG_USERLOCK;
+	tag.locktag_lockmethodid = USER_LOCKMETHOD;
+	return tag;
+}
+
+void
+lock_resource(const text *resource)
+{
+	LOCKTAG		tag = resource_tag(resource);
+
+	RACE_POINT("before the resource lock");
+	LockAcquire(&tag, ExclusiveLock, false, false);
+	RACE_POINT("after the resource lock");
+}
+
+/* The same, but false if another backend has it. */
+bool
+try_lock_resource(const text *resource)
+{
+	LOCKTAG		tag = resource_tag(resource);
+
+	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+void
+unlock_resource(const text *resource)
+{
+	LOCKTAG		tag = resource_tag(resource);
+
+	RACE_POINT("before the resource is unlocked");
+	LockRelease(&tag, ExclusiveLock, false);
+	RACE_POINT("after the resource was unlocked");
+}

@@ -1,0 +1,232 @@
+/*-------------------------------------------------------------------------
+ *
+ * table.c
+ *		Opening the lock table.
+ *
+ * Only the files of this folder touch the table. They go through the table
+ * and index access methods, not through SQL, because SQL cannot look without
+ * waiting, and cannot see what is committed now instead of what the caller's
+ * snapshot shows.
+ *
+ * Nothing in this folder evaluates what a user defines, except index
+ * expressions and predicates when a row is written; a purge only deletes rows.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_type.h"
+#include "commands/extension.h"
+#include "storage/lmgr.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "base/compat.h"
+#include "store/columns.h"
+
+static const Oid column_types[Natts_lease_lock] = {
+	TEXTOID, INT2OID, TEXTOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, XID8OID, OIDOID,
+	CHAROID, INT4OID, INT8OID, TIMESTAMPTZOID, JSONBOID
+};
+
+/*
+ * Objects of the extension; invalid until looked up, and after any change.
+ * The sequence is known only when the table was found in order.
+ */
+static Oid	table_oid = InvalidOid;
+static Oid	sequence_oid = InvalidOid;
+
+static void
+forget_objects(Datum arg, Oid relid)
+{
+	if (relid == InvalidOid || relid == table_oid || relid == sequence_oid)
+		table_oid = sequence_oid = InvalidOid;
+}
+
+void
+store_init(void)
+{
+	CacheRegisterRelcacheCallback(forget_objects, (Datum) 0);
+}
+
+/* Get the OID of a relation of the extension. */
+static Oid
+extension_relation(const char *name)
+{
+	Oid			extension = get_extension_oid("lease_lock", true);
+	Oid			relid = InvalidOid;
+
+	if (OidIsValid(extension))
+		relid = get_relname_relid(name, get_extension_schema(extension));
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s\" of extension \"lease_lock\" does not exist", name),
+				 errhint("Run CREATE EXTENSION lease_lock in this database.")));
+	return relid;
+}
+
+static void
+refuse_altered(Relation table)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("columns, primary key or persistence of lock table \"%s\" were altered",
+					RelationGetRelationName(table)),
+			 errhint("Undo it, and keep more about a lease in a table of your own. If the extension was updated, connect again, or restart the server if it preloads the library.")));
+}
+
+/*
+ * Refuse a lock table that was altered in a way that the code below would
+ * misread, or silently pass over.
+ */
+static void
+check_table(Relation table)
+{
+	TupleDesc	desc = RelationGetDescr(table);
+
+	if (table->rd_rel->relkind != RELKIND_RELATION ||
+		table->rd_rel->relam != HEAP_TABLE_AM_OID ||
+		table->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
+		desc->natts < Natts_lease_lock)
+		refuse_altered(table);
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(desc, i);
+
+		if (i < Natts_lease_lock ?
+			column->atttypid != column_types[i] ||
+			(column->attstorage != TYPSTORAGE_PLAIN && i != Anum_payload - 1) :
+			!column->attisdropped)
+			refuse_altered(table);
+	}
+
+	if (table->trigdesc != NULL || table->rd_rules != NULL || table->rd_rel->relrowsecurity ||
+		(desc->constr != NULL && desc->constr->num_check > 0))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("lock table \"%s\" has a trigger, a rule, row security or a check constraint",
+						RelationGetRelationName(table)),
+				 errdetail("The lease functions write the table directly and would pass it over."),
+				 errhint("Drop it. A foreign key to the lock table has triggers, too.")));
+}
+
+/* Open the index that finds the rows. */
+static Relation
+open_primary_key(Relation table, LOCKMODE lockmode)
+{
+	Oid			relid = RelationGetPrimaryKeyIndex(table, false);
+	Relation	index = OidIsValid(relid) ? index_open(relid, lockmode) : NULL;
+
+	if (index == NULL || !is_key_index(index))
+		refuse_altered(table);
+	return index;
+}
+
+/* Make a store of the lock table, which is open and locked. */
+static LeaseStore *
+make_store(Relation table, LOCKMODE lockmode)
+{
+	LeaseStore *store = palloc0(sizeof(LeaseStore));
+	Oid			relid = RelationGetRelid(table);
+
+	store->table = table;
+	if (relid != table_oid || !OidIsValid(sequence_oid))
+	{
+		/* From here on news of a change clears it; then look again next time. */
+		table_oid = relid;
+		check_table(store->table);
+		store->token_sequence = extension_relation("lease_token_seq");
+		sequence_oid = table_oid == relid ? store->token_sequence : InvalidOid;
+	}
+	else
+		store->token_sequence = sequence_oid;
+
+	store->primary_key = open_primary_key(store->table, lockmode);
+	store->lockmode = lockmode;
+	store->slot = table_slot_create(store->table, NULL);
+	return store;
+}
+
+/*
+ * Open the lock table, whichever it is by the time that we have its lock. The
+ * caller runs inside a statement, with its snapshot active.
+ */
+LeaseStore *
+store_open(LOCKMODE lockmode)
+{
+	Relation	table;
+
+	do
+	{
+		table = try_table_open(OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock"),
+							   lockmode);
+		if (table == NULL)
+			table_oid = InvalidOid; /* dropped meanwhile; there may be a new one */
+	} while (table == NULL);
+
+	return make_store(table, lockmode);
+}
+
+/*
+ * The same, but wait for nobody, be it that the table is locked or that the
+ * extension is not there, or not yet; then there is no store.
+ */
+StoreOpening
+store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
+{
+	Oid			extension = get_extension_oid("lease_lock", true);
+	Oid			relid;
+	Relation	table;
+
+	if (!OidIsValid(extension))
+		return STORE_ABSENT;
+
+	relid = get_relname_relid("lease_lock", get_extension_schema(extension));
+	if (!OidIsValid(relid))
+	{
+		/* It may have been dropped, or moved, between the two look-ups. */
+		AcceptInvalidationMessages();
+		InvalidateCatalogSnapshot();
+		if (!OidIsValid(get_extension_oid("lease_lock", true)))
+			return STORE_ABSENT;
+		relid = extension_relation("lease_lock");
+	}
+	if (!ConditionalLockRelationOid(relid, lockmode))
+		return STORE_LOCKED;
+
+	table = try_table_open(relid, NoLock);
+	if (table == NULL)
+	{
+		UnlockRelationOid(relid, lockmode);
+		return STORE_LOCKED;	/* until just now, by who dropped it */
+	}
+
+	*store = make_store(table, lockmode);
+	return STORE_OPEN;
+}
+
+/*
+ * Close it. What was written keeps the table locked until the transaction
+ * ends, as for any table.
+ */
+void
+store_close(LeaseStore *store)
+{
+	LOCKMODE	unlock = store->written ? NoLock : store->lockmode;
+
+	ExecDropSingleTupleTableSlot(store->slot);
+	index_close(store->primary_key, unlock);
+	table_close(store->table, unlock);
+	pfree(store);
+}
