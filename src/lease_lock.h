@@ -15,6 +15,7 @@
 #include "access/transam.h"
 #include "common/hashfn.h"
 #include "datatype/timestamp.h"
+#include "nodes/lockoptions.h"
 
 /*
  * Lease slots of a resource. The exclusive lease is in slot 0, shared leases
@@ -70,8 +71,8 @@ typedef struct LeaseRow
 	HeapTuple	tuple;			/* a copy */
 	TransactionId inserted_by;	/* open transaction that wrote this version */
 	TransactionId changed_by;	/* open transaction that replaces or deletes it */
-	TransactionId locked_by;	/* open transaction that holds a row lock on it */
-	bool		lock_is_weak;	/* that lock lets a renewal pass: it is FOR KEY SHARE */
+	TransactionId locked_by;	/* open transaction that holds a row lock on it, */
+	LockTupleMode lock_mode;	/* of the strongest of these locks */
 } LeaseRow;
 
 /*

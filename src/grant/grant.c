@@ -153,11 +153,9 @@ may_reacquire(Decision *decision)
 	decision->verdict = VERDICT_REFUSE;
 	if (!may_act(&own->lease))
 		return false;
-	if (TransactionIdIsValid(own->locked_by) && !own->lock_is_weak)
-	{
-		decision->transaction = own->locked_by;
+	decision->transaction = locker_in_conflict(own, ACTION_PROLONG);
+	if (TransactionIdIsValid(decision->transaction))
 		return false;
-	}
 	decision->verdict = VERDICT_OWN;
 	return true;
 }

@@ -400,37 +400,62 @@ takes_over(const LeaseRequest *request, const LeaseRow *row)
 /* --- What may be done to a lease ----------------------------------------- */
 
 /*
- * Does the change that replaces this version leave the same lease, as a
- * renewal does? All versions that the transaction wrote have to, since a
- * rollback to a savepoint may bring back any of them.
+ * The open transaction that may end the lease in a row that is being changed;
+ * invalid if the change leaves the same lease, as a renewal does. All versions
+ * that it wrote have to leave it, since a rollback to a savepoint may bring back any of
+ * them.
  */
-static bool
-is_kept_by_change(const LeaseRows *rows, const LeaseRow *row)
+static TransactionId
+change_that_ends(const LeaseRows *rows, const LeaseRow *row)
 {
-	bool		kept = false;
+	TransactionId transaction = row->changed_by;
 
 	for (int i = 0; i < rows->count; i++)
 	{
-		const Lease *other = &rows->row[i].lease;
+		const LeaseRow *version = &rows->row[i];
 
-		if (!TransactionIdIsValid(rows->row[i].inserted_by) || other->slot != row->lease.slot)
+		if (!TransactionIdIsValid(version->inserted_by) || version->lease.slot != row->lease.slot)
 			continue;
-		if (other->owner == NULL || other->token != row->lease.token)
-			return false;
-		kept = true;
+		if (version->lease.owner == NULL || version->lease.token != row->lease.token)
+			return version->inserted_by;
+		transaction = InvalidTransactionId;
 	}
-	return kept;
+	return transaction;
+}
+
+/*
+ * The weakest row lock of another transaction that conflicts with the action:
+ * FOR KEY SHARE, which asserts a lease, lets renewals pass.
+ */
+static LockTupleMode
+conflicting_mode(OwnAction action)
+{
+	switch (action)
+	{
+		case ACTION_RELY:
+			return LockTupleExclusive;
+		case ACTION_PROLONG:
+			return LockTupleShare;
+		case ACTION_END:
+			break;
+	}
+	return LockTupleKeyShare;
+}
+
+/* The row's locker, if its lock conflicts with the action. */
+TransactionId
+locker_in_conflict(const LeaseRow *row, OwnAction action)
+{
+	return row->lock_mode >= conflicting_mode(action) ? row->locked_by : InvalidTransactionId;
 }
 
 /* The transaction that has to end before the action can be taken on this lease. */
 static TransactionId
 action_waits_for(const LeaseRows *rows, const LeaseRow *row, OwnAction action)
 {
-	TransactionId locker = action != ACTION_END && row->lock_is_weak ? InvalidTransactionId : row->locked_by;
+	TransactionId changer = action == ACTION_RELY ? change_that_ends(rows, row) : row->changed_by;
 
-	if (!TransactionIdIsValid(row->changed_by))
-		return locker;
-	return action == ACTION_RELY && is_kept_by_change(rows, row) ? locker : row->changed_by;
+	return TransactionIdIsValid(changer) ? changer : locker_in_conflict(row, action);
 }
 
 /*

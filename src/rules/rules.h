@@ -69,6 +69,7 @@ typedef struct ClaimedLease
 	TransactionId transaction;
 } ClaimedLease;
 
+extern TransactionId locker_in_conflict(const LeaseRow *row, OwnAction action);
 extern ClaimedLease find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action, TimestampTz now);
 extern const LeaseRow *find_held(const LeaseRows *rows, const Claim *claim, TimestampTz now);
 extern TransactionId break_waits_for(const LeaseRows *rows, TimestampTz now);

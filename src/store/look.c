@@ -57,11 +57,27 @@ note_locker(LeaseRow *row, TransactionId xid, MultiXactStatus status)
 
 	if (ISUPDATE_from_mxstatus(status))
 		row->changed_by = xid;
-	else if (!TransactionIdIsValid(row->locked_by) || row->lock_is_weak)
+	else if (!TransactionIdIsValid(row->locked_by) || row->lock_mode < (LockTupleMode) status)
 	{
 		row->locked_by = xid;
-		row->lock_is_weak = status == MultiXactStatusForKeyShare;
+		row->lock_mode = (LockTupleMode) status;	/* the same, in the same order */
 	}
+}
+
+/* How did the only transaction that is named lock the row, or change it? */
+static MultiXactStatus
+single_status(HeapTupleHeader header)
+{
+	uint16		infomask = header->t_infomask;
+
+	if (!HEAP_XMAX_IS_LOCKED_ONLY(infomask))
+		return MultiXactStatusUpdate;
+	if (HEAP_XMAX_IS_KEYSHR_LOCKED(infomask))
+		return MultiXactStatusForKeyShare;
+	if (HEAP_XMAX_IS_SHR_LOCKED(infomask))
+		return MultiXactStatusForShare;
+	return (header->t_infomask2 & HEAP_KEYS_UPDATED) != 0 ?
+		MultiXactStatusForUpdate : MultiXactStatusForNoKeyUpdate;
 }
 
 /* Read the header of a row that nobody has replaced yet, as far as we can see. */
@@ -79,10 +95,7 @@ read_lockers(LeaseRow *row)
 
 	if ((infomask & HEAP_XMAX_IS_MULTI) == 0)
 	{
-		note_locker(row, xmax,
-					!HEAP_XMAX_IS_LOCKED_ONLY(infomask) ? MultiXactStatusUpdate :
-					HEAP_XMAX_IS_KEYSHR_LOCKED(infomask) ? MultiXactStatusForKeyShare :
-					MultiXactStatusForUpdate);
+		note_locker(row, xmax, single_status(header));
 		return;
 	}
 
@@ -119,7 +132,7 @@ read_row(LeaseStore *store, const SnapshotData *dirty, LeaseRow *row)
 	row->inserted_by = dirty->xmin;
 	row->changed_by = dirty->xmax;
 	row->locked_by = InvalidTransactionId;
-	row->lock_is_weak = false;
+	row->lock_mode = LockTupleKeyShare;
 	read_lockers(row);
 	read_columns(row, RelationGetDescr(store->table));
 }
