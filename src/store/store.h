@@ -46,6 +46,7 @@ extern void unlock_resource(const text *resource);
 
 /* look.c: what the rows are now */
 extern void store_look(LeaseStore *store, const text *resource, LeaseRows *rows);
+extern bool store_peek(LeaseStore *store, const text *resource, LeaseRows *rows);
 extern bool store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row);
 extern void store_wait_for(TransactionId transaction);
 
