@@ -21,6 +21,8 @@
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
+#include "base/clock.h"
+
 /*
  * A resource has an exclusive lease or many others. The exclusive one is in
  * slot 0, which is also the gate: who wants another slot locks it, shared.
@@ -146,11 +148,6 @@ typedef enum RowLockResult
 	ROW_BUSY,					/* somebody else has it, and we do not wait */
 	ROW_GONE					/* changed or deleted meanwhile */
 } RowLockResult;
-
-/* clock.c: what time it is */
-extern TimestampTz clock_now(void);
-extern int64 clock_monotonic(void);
-extern bool interval_to_usecs(const Interval *interval, int64 *usecs);
 
 /* subxact.c: what may have to be undone; true keeps it */
 typedef bool (*SubtransactionWork) (void *arg);
@@ -300,8 +297,6 @@ extern GrantOutcome acquire_any(LeaseRequest *request, text **resources, int nre
 extern bool acquire_all(LeaseRequest *request, text **resources, int nresources, int64 wait);
 
 /* lease.c: what becomes of a lease */
-extern void lease_init(void);
-extern void make_durable(void);
 extern bool may_act(const Lease *lease);
 extern bool may_see_owner(Oid role);
 extern void require_holder_privileges(const Lease *lease);
