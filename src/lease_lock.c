@@ -14,9 +14,12 @@
 
 #include "purge/purge.h"
 #include "monitor/events.h"
+#include "grant/durability.h"
 #include "grant/quota.h"
 #include "monitor/stats.h"
 #include "guard/template.h"
+#include "store/era.h"
+#include "store/tokens.h"
 #include "wait/wait.h"
 
 PG_MODULE_MAGIC;
@@ -26,8 +29,11 @@ void		_PG_init(void);
 void
 _PG_init(void)
 {
+	clock_init();
 	store_init();
-	lease_init();
+	tokens_init();
+	era_init();
+	durability_init();
 	wait_init();
 	pin_init();
 	guard_init();

@@ -28,7 +28,9 @@
 #include "base/compat.h"
 #include "monitor/events.h"
 #include "purge/purge.h"
+#include "grant/durability.h"
 #include "grant/quota.h"
+#include "store/era.h"
 #include "wait/wait.h"
 
 static GrantOutcome
@@ -128,7 +130,7 @@ granted(const Lease *lease, const Lease *former)
 	note_grant(lease, former);
 	pin_forget(lease);
 	purge_note_grant();
-	make_durable();
+	durable_write();
 	return (GrantOutcome) {
 		.result = GRANTED,
 		.token = lease->token,
@@ -598,5 +600,9 @@ try_slot(LeaseStore *store, const LeaseRequest *request)
 GrantOutcome
 try_grant(LeaseStore *store, const LeaseRequest *request)
 {
+	TimestampTz grants_from = era_grants_from(store->token_sequence);
+
+	if (grants_from != DT_NOBEGIN && grants_from > clock_now())
+		return (GrantOutcome) {.result = REFUSED_HELD, .held_until = grants_from};
 	return request->mode == MODE_EXCLUSIVE ? try_exclusive(store, request) : try_slot(store, request);
 }

@@ -23,27 +23,12 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 
 #include "base/compat.h"
 #include "monitor/events.h"
+#include "grant/durability.h"
 #include "grant/quota.h"
 #include "wait/wait.h"
-
-static bool durable = true;
-
-void
-lease_init(void)
-{
-	DefineCustomBoolVariable("lease_lock.durable",
-							 "Makes granted and renewed leases survive a crash, whatever synchronous_commit says.",
-							 NULL,
-							 &durable,
-							 true,
-							 PGC_USERSET,
-							 0,
-							 NULL, NULL, NULL);
-}
 
 /* Was the lease, when it was last granted, granted to the one who is meant? */
 bool
@@ -89,17 +74,6 @@ require_holder_privileges(const Lease *lease)
 			 errdetail("It was acquired by a role that was dropped."),
 			 holder ? errhint("Act as a role that has the privileges of that role.") :
 			 errhint("Wait until it expires, or ask a superuser to release it.")));
-}
-
-/*
- * A lease that is lost in a crash after its holder was told has two owners.
- * The opposite does no harm: a lost release keeps a lease until it expires.
- */
-void
-make_durable(void)
-{
-	if (durable)
-		ForceSyncCommit();
 }
 
 /*
@@ -251,8 +225,10 @@ bool
 release_lease(const text *resource, const Claim *claim)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
-	bool		released = find_own_lease(store, resource, claim, LockTupleExclusive);
+	bool		released;
 
+	durable_release_begins();
+	released = find_own_lease(store, resource, claim, LockTupleExclusive);
 	if (released && store->lease.holds > 1 && is_held(&store->lease, clock_now()))
 	{
 		Lease		lease = store->lease;
@@ -262,6 +238,8 @@ release_lease(const text *resource, const Claim *claim)
 	}
 	else if (released)
 		end_lease(store);
+	if (released)
+		durable_release();
 
 	store_close(store);
 	return released;
@@ -307,6 +285,7 @@ release_all_leases(const text *owner)
 	LeaseStore *store = store_open(RowExclusiveLock);
 	int64		released = 0;
 
+	durable_release_begins();
 	while (store_next(store, belongs_to, owner))
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -320,6 +299,8 @@ release_all_leases(const text *owner)
 			released++;
 		}
 	}
+	if (released > 0)
+		durable_release();
 
 	store_close(store);
 	return released;
@@ -377,7 +358,7 @@ renew_lease(const text *resource, int64 ttl, const Claim *claim)
 			if (renewed)
 			{
 				note_renewal(&lease);
-				make_durable();
+				durable_write();
 			}
 		}
 	}
@@ -428,7 +409,7 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 		store_update(store, &lease);
 		if (to_another)
 			require_lease_allowed(&lease);
-		make_durable();
+		durable_write();
 	}
 
 	store_close(store);

@@ -25,6 +25,7 @@
 
 #include "base/compat.h"
 #include "store/store.h"
+#include "store/tokens.h"
 
 /*
  * Lock the row that the store stands on. With LockWaitBlock, waits for others
@@ -74,7 +75,7 @@ store_lock_row(LeaseStore *store, LockTupleMode mode, LockWaitPolicy policy)
 int64
 store_next_token(LeaseStore *store)
 {
-	return nextval_internal(store->token_sequence, false);
+	return tokens_next(store->token_sequence);
 }
 
 /* Show what was written to the next call, be it in the same statement. */
