@@ -98,6 +98,12 @@ clock_monotonic(void)
 	return read_clock(CLOCK_MONOTONIC);
 }
 
+static bool
+is_jitter(int64 difference)
+{
+	return difference > -CLOCK_JITTER && difference < CLOCK_JITTER;
+}
+
 /*
  * How far is the wall clock ahead? The answer stays the same, to the
  * microsecond, until the wall clock is stepped: the time that a view shows
@@ -121,7 +127,9 @@ clock_difference(void)
 		difference = GetCurrentTimestamp() - before;
 		read_time = clock_now() - before;
 	}
-	if (difference - known >= CLOCK_JITTER || known - difference >= CLOCK_JITTER)
+	if (is_jitter(difference))
+		known = 0;
+	else if (!is_jitter(difference - known))
 		known = difference;
 	return known;
 }
@@ -154,13 +162,17 @@ clock_report_step(void)
 	if (difference - reported < USECS_PER_SEC && reported - difference < USECS_PER_SEC)
 		return;
 	reported = difference;
-	ereport(LOG,
-			(errmsg("wall clock is %.3f seconds %s lease time",
-					(difference < 0 ? -difference : difference) / (double) USECS_PER_SEC,
-					difference < 0 ? "behind" : "ahead of"),
-			 errdetail("Somebody stepped the wall clock. Leases end when they would have ended without the step."),
-			 errhint("When the machine restarts, or another server takes over, leases that are held then end %s by that much.",
-					 difference < 0 ? "later" : "earlier")));
+	if (is_jitter(difference))
+		ereport(LOG,
+				(errmsg("wall clock agrees with lease time again")));
+	else
+		ereport(LOG,
+				(errmsg("wall clock is %.3f seconds %s lease time",
+						(difference < 0 ? -difference : difference) / (double) USECS_PER_SEC,
+						difference < 0 ? "behind" : "ahead of"),
+				 errdetail("Somebody stepped the wall clock. Leases end when they would have ended without the step."),
+				 errhint("When the machine restarts, or another server takes over, leases that are held then end %s by that much.",
+						 difference < 0 ? "later" : "earlier")));
 }
 
 /* Read the identifier of this boot of this machine; false when there is none. */

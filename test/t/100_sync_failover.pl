@@ -41,7 +41,7 @@ sub start_client
 sub fail_over
 {
 	my ($durable) = @_;
-	my $primary = start_primary("primary_$durable");
+	my $primary = start_primary("primary_$durable", 'max_prepared_transactions = 5');
 	my $standby = start_standby($primary, "standby_$durable");
 	my (%told, @lost);
 
@@ -102,11 +102,16 @@ $isolated->query_safe('SET synchronous_commit = off');
 begin_query($isolated, q{SELECT lease_acquire('split', '1 hour', 'old')});
 is($server->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'}),
 	1, 'isolated primary: a grant hangs');
+my $preparer = open_session($server);
+$preparer->query_safe(q{SET synchronous_commit = local; BEGIN; SELECT lease_acquire('prepared', '1 hour', 'old')});
+begin_query($preparer, q{PREPARE TRANSACTION 'p'});
+is($server->poll_query_until('postgres', q{SELECT count(*) = 2 FROM pg_stat_activity WHERE wait_event = 'SyncRep'}),
+	1, 'isolated primary: to prepare a grant hangs, too');
 is($next->safe_psql('postgres', q{SELECT lease_acquire('split', '1 hour', 'new')}), 't', 'and the new primary grants it');
 is($isolated->{stdout}, '', 'isolated primary: no answer');
 is($server->safe_psql('postgres', q{SELECT lease_release('mine', 'o')}), 't', 'isolated primary: a release does not wait');
 lose($server);
-eval { $isolated->quit };
+eval { $_->quit } foreach $isolated, $preparer;
 unlike($isolated->{stdout}, qr/t/, 'isolated primary: nor later');
 $next->stop;
 

@@ -87,7 +87,7 @@ cmp_ok(min(grant_tokens($seventh, 'seventh', 1)), '>', max(@told), 'tokens go on
 my ($original) = grant_tokens($seventh, 'original', 1);
 $seventh->safe_psql('postgres', 'SELECT lease_new_era()');
 cmp_ok(min(grant_tokens($seventh, 'copy', 1)), '>', $original + 2**39, 'lease_new_era(): tokens jump');
-$seventh->safe_psql('postgres', 'CREATE ROLE plain');
+$seventh->safe_psql('postgres', 'CREATE ROLE plain LOGIN');
 sql_fails($seventh, 'SELECT lease_new_era()', '42501', 'permission denied', 'not for everybody', role => 'plain');
 
 # A role without privileges begins an era as well.

@@ -96,7 +96,7 @@ my %flushed = (
 	'an update and a release in one statement' => "WITH w AS ($update RETURNING n) SELECT lease_release('a', 'o') FROM w",
 	'a number of a sequence, then a release' => "BEGIN; SELECT setval('s', 1); $release; COMMIT",
 	'a release, then a number of a sequence' => "BEGIN; $release; SELECT setval('s', 1); COMMIT",
-	'a release and a new table' => "BEGIN; $release; CREATE TABLE new_table (); COMMIT; DROP TABLE new_table",
+	'a release and DDL' => "BEGIN; $release; ALTER TABLE t SET (fillfactor = 90); COMMIT",
 	'a release and a message in the WAL' => "BEGIN; $release; SELECT pg_logical_emit_message(true, 'p', 'c'); COMMIT",
 	'a release, then a grant' => "BEGIN; $release; SELECT lease_acquire('new', '1 hour', 'o'); COMMIT",
 	'a grant, then a release' => "BEGIN; SELECT lease_acquire('new', '1 hour', 'o'); $release; COMMIT",

@@ -73,9 +73,10 @@ sub lose
 
 	$node->kill9;
 	kill('KILL', @children);
-	foreach my $pid (@children)
+	# A server does not start as long as there is a process with that pid, be it a zombie.
+	foreach my $pid ($postmaster, @children)
 	{
-		usleep(10_000) while process_state($pid) =~ /^[^Z]/;
+		usleep(10_000) while -e "/proc/$pid/stat";
 	}
 	return;
 }
