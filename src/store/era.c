@@ -22,7 +22,8 @@
  *
  * The record belongs to one token sequence of one database. A dump contains
  * it, so that a restored database, whose sequence is another one, begins an
- * era; a database copied from a template does, too.
+ * era; a database copied from a template does, too. These pass over as many
+ * blocks as the original may have used for failovers since the copy was made.
  *
  * What is recorded has to survive that the transaction is rolled back, and to
  * be replayed by standbys. So it is kept in sequences. The jump is flushed
@@ -49,6 +50,7 @@
 
 #define BLOCK_BITS		40
 #define START_BITS		39		/* where in the block an era begins */
+#define RESTORE_BLOCKS	64		/* passed over by a restored database */
 
 /* The sequences of one installation of the extension. */
 typedef struct EraSequences
@@ -150,7 +152,7 @@ jump_target(int64 last_token, uint64 recorded, uint64 record)
 	else if (same_owner)
 		block++;
 	else
-		block += timeline;
+		block += RESTORE_BLOCKS + timeline;
 
 	if (block >= UINT64CONST(1) << (63 - BLOCK_BITS))
 		ereport(ERROR,
