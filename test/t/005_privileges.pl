@@ -199,5 +199,31 @@ is(as('alice', q{
 	"t\nh|o|held\nt",
 	'hostile search path: at CREATE EXTENSION');
 
+# Default privileges of who creates the extension open nothing to everybody.
+# What they give to a role by its name, the role has.
+$node->safe_psql('postgres', q{CREATE DATABASE generous});
+$node->safe_psql('generous', q{
+	ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC;
+	ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO PUBLIC;
+	ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO PUBLIC;
+	ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO alice;
+	ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO alice;
+	CREATE EXTENSION lease_lock;
+});
+is($node->safe_psql('generous', q{
+		SELECT c.relname, string_agg(a.privilege_type, ' ' ORDER BY a.privilege_type)
+		FROM pg_depend AS d JOIN pg_class AS c ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
+			CROSS JOIN LATERAL aclexplode(c.relacl) AS a
+		WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lease_lock') AND a.grantee = 0
+		GROUP BY c.relname ORDER BY c.relname}),
+	"lease_stats|SELECT\nlease_status|SELECT\nlease_waiters|SELECT", 'default privileges: everybody reads the views, and no more');
+is($node->safe_psql('generous', q{
+		SELECT string_agg(p.proname, ' ' ORDER BY p.proname) FROM pg_depend AS d JOIN pg_proc AS p ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+		WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lease_lock')
+			AND NOT has_function_privilege('public', p.oid, 'EXECUTE')}),
+	'lease_break lease_purge lease_stats_reset', 'default privileges: nor do they open a function');
+is($node->safe_psql('generous', q{SELECT has_table_privilege('lease_lock', 'SELECT'), has_function_privilege('lease_break(text)', 'EXECUTE')}, extra_params => [ '-U', 'alice' ]),
+	't|t', 'default privileges: a role that is named has them');
+
 $node->stop;
 done_testing();
