@@ -77,12 +77,13 @@ typedef struct Claim
 	const int64 *token;			/* NULL: whichever the owner has */
 } Claim;
 
-/* Which role needs the privileges of the one that acquired an asserted lease. */
-typedef enum AssertRole
+/* Who relies on a lease, and what errors may tell. */
+typedef struct Asserter
 {
-	ASSERT_AS_CALLER,			/* the current one */
-	ASSERT_AS_SESSION			/* it, or the one that the session acts as */
-} AssertRole;
+	Oid			role;			/* has to have the privileges of the role that acquired it, */
+	Oid			other_role;		/* or this one has; invalid: no other */
+	const char *row_of;			/* table; errors then do not tell the resource. NULL: they do */
+} Asserter;
 
 /* Whose uncommitted change is in the way, and which speculative insert of it. */
 typedef struct BusyRow
@@ -305,6 +306,7 @@ extern void make_durable(void);
 extern bool may_act(const Lease *lease);
 extern bool may_see_owner(Oid role);
 extern void require_holder_privileges(const Lease *lease);
+extern void refuse_permission(const Lease *lease);
 extern bool is_claimed(const Lease *lease, const Claim *claim);
 extern bool fetch_claimed_lease(LeaseStore *store, const text *resource, const Claim *claim);
 extern bool release_lease(const text *resource, const Claim *claim);
@@ -318,7 +320,8 @@ extern List *slot_transactions(LeaseStore *store, const text *resource);
 extern bool held_token(const text *resource, const text *owner, int64 *token);
 
 /* assert.c: leases that a transaction relies on */
-extern int64 assert_lease(const text *resource, const Claim *claim, AssertRole role);
+extern int64 assert_lease(const text *resource, const Claim *claim, const Asserter *asserter);
+extern char *asserted_name(const text *resource, const Asserter *asserter);
 
 /* pin.c: a memory of what the current transaction has asserted */
 extern void pin_init(void);

@@ -19,7 +19,10 @@
 
 #include "lease_lock.h"
 
-/* Say who has the lease that was claimed, as far as the caller may know. */
+/*
+ * Say who has the lease that was claimed, as far as the caller may know. In a
+ * function that runs as its definer, the error still goes to the session.
+ */
 static char *
 describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 {
@@ -34,7 +37,7 @@ describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 	if (claim->owner != NULL && is_owner(lease, claim->owner))
 		return psprintf("That owner holds it with token " INT64_FORMAT " for another %.3f seconds.",
 						lease->token, seconds);
-	if (may_act(lease))
+	if (may_act(lease) && has_privs_of_role(GetOuterUserId(), lease->holder))
 		return psprintf("Owner \"%s\" holds it with token " INT64_FORMAT " for another %.3f seconds.",
 						text_to_cstring(lease->owner), lease->token, seconds);
 	return psprintf("Another owner holds it for another %.3f seconds.", seconds);
@@ -54,37 +57,54 @@ find_culprit(LeaseStore *store, const text *resource, const Claim *claim)
 	return store_fetch(store, resource, GATE_SLOT) ? &store->lease : NULL;
 }
 
-/* End an assertion. */
+/* What errors call the resource. */
+char *
+asserted_name(const text *resource, const Asserter *asserter)
+{
+	if (asserter->row_of != NULL)
+		return psprintf("a row of table \"%s\"", asserter->row_of);
+	return psprintf("\"%s\"", text_to_cstring(resource));
+}
+
+/*
+ * End an assertion. Where the resource is not told, nothing is told of its
+ * lease either: the times and tokens in lease_status would tell which it is.
+ */
 static void
-refuse_assertion(LeaseStore *store, const text *resource, const Claim *claim)
+refuse_assertion(LeaseStore *store, const text *resource, const Claim *claim, const Asserter *asserter)
 {
 	const Lease *lease = find_culprit(store, resource, claim);
 	TimestampTz now = clock_now();
-	char	   *name = text_to_cstring(resource);
+	char	   *name = asserted_name(resource, asserter);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 claim->owner == NULL ?
-			 errmsg("lease on \"%s\" with token " INT64_FORMAT " is not held", name, *claim->token) :
+			 errmsg("lease on %s with token " INT64_FORMAT " is not held", name, *claim->token) :
 			 claim->token == NULL ?
-			 errmsg("lease on \"%s\" is not held by owner \"%s\"", name, text_to_cstring(claim->owner)) :
-			 errmsg("lease on \"%s\" is not held by owner \"%s\" with token " INT64_FORMAT,
+			 errmsg("lease on %s is not held by owner \"%s\"", name, text_to_cstring(claim->owner)) :
+			 errmsg("lease on %s is not held by owner \"%s\" with token " INT64_FORMAT,
 					name, text_to_cstring(claim->owner), *claim->token),
+			 asserter->row_of != NULL ? 0 :
 			 errdetail_internal("%s", lease ? describe_holder(lease, claim, now) : "Nobody holds it."),
 			 errhint("Acquire it with lease_acquire() and do the work again from the start: "
 					 "what it is about may have changed.")));
 }
 
-/*
- * May the current transaction rely on a lease that the role acquired? A
- * cascade of a foreign key runs as the owner of the table and a function may
- * run as its definer: there the role that the session acts as counts, too.
- */
-static bool
-may_rely(const Lease *lease, AssertRole role)
+/* Refuse a lease that the roles which count may not act on. */
+static void
+require_reliance(const Lease *lease, const Asserter *asserter)
 {
-	return may_act(lease) ||
-		(role == ASSERT_AS_SESSION && has_privs_of_role(GetOuterUserId(), lease->holder));
+	if (has_privs_of_role(asserter->role, lease->holder) ||
+		(OidIsValid(asserter->other_role) && has_privs_of_role(asserter->other_role, lease->holder)))
+		return;
+
+	if (asserter->row_of == NULL)
+		refuse_permission(lease);
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for lease on %s", asserted_name(lease->resource, asserter)),
+			 errhint("Act as a role that has the privileges of the role that acquired it.")));
 }
 
 /*
@@ -98,7 +118,7 @@ may_rely(const Lease *lease, AssertRole role)
  * safe side; the row lock goes to both.
  */
 int64
-assert_lease(const text *resource, const Claim *claim, AssertRole role)
+assert_lease(const text *resource, const Claim *claim, const Asserter *asserter)
 {
 	const Lease *pinned = pin_find(resource, claim);
 	LeaseStore *store;
@@ -106,8 +126,7 @@ assert_lease(const text *resource, const Claim *claim, AssertRole role)
 
 	if (pinned != NULL)
 	{
-		if (!may_rely(pinned, role))
-			require_holder_privileges(pinned);
+		require_reliance(pinned, asserter);
 		return pinned->token;
 	}
 
@@ -119,18 +138,16 @@ assert_lease(const text *resource, const Claim *claim, AssertRole role)
 		CHECK_FOR_INTERRUPTS();
 
 		if (!fetch_claimed_lease(store, resource, claim) || !is_held(&store->lease, clock_now()))
-			refuse_assertion(store, resource, claim);
-		if (!may_rely(&store->lease, role))
-			require_holder_privileges(&store->lease);
+			refuse_assertion(store, resource, claim, asserter);
+		require_reliance(&store->lease, asserter);
 
 		locked = store_lock_row(store, LockTupleKeyShare, LockWaitBlock);
 		if (locked == ROW_GONE)
 			continue;			/* there may be another row */
 
 		if (!is_claimed(&store->lease, claim) || !is_held(&store->lease, clock_now()))
-			refuse_assertion(store, resource, claim);
-		if (!may_rely(&store->lease, role))
-			require_holder_privileges(&store->lease);
+			refuse_assertion(store, resource, claim, asserter);
+		require_reliance(&store->lease, asserter);
 		break;
 	}
 

@@ -199,6 +199,27 @@ is(as('alice', q{
 	"t\nh|o|held\nt",
 	'hostile search path: at CREATE EXTENSION');
 
+# In a cascade the role counts that set lease_lock.owner. That was not the one
+# which happens to run when the library is loaded.
+$node->safe_psql('postgres', q{
+	GRANT CREATE ON SCHEMA public TO alice;
+	SET ROLE alice;
+	CREATE TABLE parent (id int PRIMARY KEY);
+	CREATE TABLE child (parent int REFERENCES parent ON DELETE CASCADE);
+	INSERT INTO parent VALUES (1);
+	INSERT INTO child VALUES (1);
+	SELECT lease_protect('child', 'parent:{parent}');
+	SELECT lease_acquire('parent:1', '1 hour', 'secret');
+	GRANT SELECT, DELETE ON parent, child TO bob;
+	CREATE FUNCTION load_as_alice() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$ SELECT public.lease_token('parent:1', 'secret') $$;
+});
+refused('bob', q{SET lease_lock.owner = 'secret'; SELECT load_as_alice(); DELETE FROM parent}, 'permission denied for lease on "parent:1"',
+	'cascade: the owner was set before the library was loaded');
+$node->safe_psql('postgres', q{ALTER ROLE bob SET lease_lock.owner = 'secret'});
+refused('bob', q{SELECT load_as_alice(); DELETE FROM parent}, 'permission denied for lease on "parent:1"', 'cascade: it came with the session');
+$node->safe_psql('postgres', q{ALTER ROLE bob RESET lease_lock.owner; ALTER ROLE alice SET lease_lock.owner = 'secret'});
+is(as('alice', 'DELETE FROM parent RETURNING id'), 1, 'cascade: it came with the session of the role that holds the lease');
+
 # Default privileges of who creates the extension open nothing to everybody.
 # What they give to a role by its name, the role has.
 $node->safe_psql('postgres', q{CREATE DATABASE generous});
