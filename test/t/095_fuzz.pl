@@ -34,8 +34,7 @@ lease_lock.handoff_timeout = 100ms
 max_prepared_transactions = 10
 lease_lock.purge_interval = 200ms
 log_statement = none
-log_min_messages = warning
-log_min_error_statement = panic
+log_min_messages = log
 CONF
 my @databases = qw(utf8 latin1 sql_ascii euc_jp);
 
@@ -52,6 +51,11 @@ foreach my $database (@databases)
 		CREATE TRIGGER version BEFORE UPDATE ON guarded FOR EACH ROW EXECUTE FUNCTION lease_version('version');
 		GRANT SELECT, INSERT, UPDATE, DELETE ON guarded TO PUBLIC});
 }
+
+# Who cancels and terminates sessions; one that is gone by then is a warning.
+my $killer = open_session($node);
+
+$killer->query_safe('SET client_min_messages = error');
 
 # What there is to call: kind, name, types and names of the arguments, how many
 # may be left out.
@@ -155,7 +159,7 @@ sub fuzz
 	{
 		$_->pump_nb foreach grep { $_->pumpable } @runs;
 		my $end = rand() < 0.02 ? 'terminate' : 'cancel';
-		look($node, "SELECT pg_${end}_backend(pid) FROM pg_stat_activity WHERE usename = 'stranger' ORDER BY random() LIMIT 1") if $tick % 5 == 0;
+		$killer->query_safe("SELECT pg_${end}_backend(pid) FROM pg_stat_activity WHERE usename = 'stranger' ORDER BY random() LIMIT 1") if $tick % 5 == 0;
 		usleep(5000);
 	}
 	$_->finish foreach @runs;
@@ -201,5 +205,6 @@ foreach my $database (@databases)
 	is($node->safe_psql($database, q{SELECT count(*) FROM lease_lock; SELECT lease_acquire('a', '1 hour', 'o')}), "0\nt", "$database: leases can be ended and taken as ever");
 }
 
+$killer->quit;
 $node->stop;
 done_testing();
