@@ -246,5 +246,41 @@ is($node->safe_psql('generous', q{
 is($node->safe_psql('generous', q{SELECT has_table_privilege('lease_lock', 'SELECT'), has_function_privilege('lease_break(text)', 'EXECUTE')}, extra_params => [ '-U', 'alice' ]),
 	't|t', 'default privileges: a role that is named has them');
 
+# What docs/security.md says about roles of the server.
+$node->safe_psql('postgres', q{
+	CREATE ROLE reader LOGIN IN ROLE pg_read_all_data;
+	CREATE ROLE writer LOGIN IN ROLE pg_write_all_data;
+});
+as('alice', q{SELECT lease_acquire('i', '1 hour', 'o')});
+is(as('reader', q{SELECT owner FROM lease_lock WHERE resource = 'i'}), 'o', 'pg_read_all_data: reads owners in the table');
+refused('reader', q{SELECT lease_release('i', 'o')}, 'permission denied for lease on "i"', 'pg_read_all_data: ends nothing');
+is(as('writer', q{UPDATE lease_lock SET owner = NULL; SELECT setval('lease_token_seq', last_value) > 0 FROM (SELECT 1000000) AS t (last_value)}), 't', 'pg_write_all_data: writes table and sequence');
+is($node->safe_psql('postgres', q{SELECT owner IS NULL FROM lease_lock WHERE resource = 'i'}), 't', 'pg_write_all_data: ends leases so');
+
+# And its statements, run as they stand there.
+{
+	my @statements = slurp_file('docs/security.md') =~ /^```sql\n(.*?)^```$/msg;
+	my $hardened = sub { my ($role, $sql) = @_; return $node->safe_psql('hardened', $sql, extra_params => [ '-U', $role ]) };
+	my $not = sub { my ($role, $sql, $match, $name) = @_; sql_fails($node, $sql, '42501', $match, $name, role => $role, dbname => 'hardened') };
+
+	$node->safe_psql('postgres', 'CREATE DATABASE hardened');
+	is($node->safe_psql('hardened', join '', @statements), "leases.lease_break(text)|lease_admin|EXECUTE\nleases.lease_purge()|lease_admin|EXECUTE", 'hardening: as documented');
+	is($hardened->('billing', q{SELECT leases.lease_acquire('r', '1 hour', 'o')}), 't', 'hardening: a service takes leases');
+	$not->('mailing', q{SELECT leases.lease_release('r', 'o')}, 'permission denied for lease', 'hardening: another one cannot end them');
+	$not->('bob', q{SELECT leases.lease_acquire('s', '1 min', 'o')}, 'permission denied for schema leases', 'hardening: others take none');
+	$not->('billing', 'SELECT * FROM leases.lease_status', 'permission denied for view', 'hardening: nor see them');
+	sql_fails($node, q{SELECT leases.lease_acquire('s', '11 min', 'o')}, '22023', 'longer than allowed', 'hardening: limits', role => 'mailing', dbname => 'hardened');
+
+	$node->safe_psql('hardened', q{
+		CREATE TABLE protected (id int);
+		SELECT leases.lease_protect('protected', '{id}');
+		GRANT TRIGGER ON protected TO bob;
+		ALTER TABLE leases.lease_lock OWNER TO bob;
+		GRANT SELECT ON leases.lease_lock TO PUBLIC;
+	});
+	is($node->safe_psql('hardened', join '', grep { /^SELECT/ } @statements),
+		"leases.lease_break(text)|lease_admin|EXECUTE\nleases.lease_lock|PUBLIC|SELECT\nleases.lease_purge()|lease_admin|EXECUTE\nprotected|bob", 'hardening: what is open is shown');
+}
+
 $node->stop;
 done_testing();
