@@ -16,7 +16,6 @@ use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 use WaitTest;
 
 my $wanted = $ENV{FUZZ_CALLS} // 5000;
@@ -52,10 +51,19 @@ foreach my $database (@databases)
 		GRANT SELECT, INSERT, UPDATE, DELETE ON guarded TO PUBLIC});
 }
 
-# Who cancels and terminates sessions; one that is gone by then is a warning.
-my $killer = open_session($node);
-
-$killer->query_safe('SET client_min_messages = error');
+# Cancels and terminates sessions, until it is terminated itself.
+my $killer = start([ 'psql', '-X', '-q', '-d', $node->connstr('postgres') . ' application_name=killer', '-c', q{
+	DO $$
+	BEGIN
+		SET client_min_messages = error;
+		LOOP
+			PERFORM CASE WHEN random() < 0.02 THEN pg_terminate_backend(pid) ELSE pg_cancel_backend(pid) END
+			FROM (SELECT pid FROM pg_stat_activity WHERE usename = 'stranger' ORDER BY random() LIMIT 1) AS s;
+			COMMIT;
+			PERFORM pg_sleep(0.02);
+			COMMIT;
+		END LOOP;
+	END $$} ], '<', \undef, '&>', \my $killer_output);
 
 # What there is to call: kind, name, types and names of the arguments, how many
 # may be left out.
@@ -139,32 +147,25 @@ sub script
 	return $sql;
 }
 
-# One round: sessions at the same time, and somebody who cancels and terminates
-# them. Returns how many calls they made, and what they were told.
+# One round of some sessions at the same time. Returns how many calls they made,
+# and what they were told.
 sub fuzz
 {
 	my @files = map { $node->basedir . "/fuzz$_.sql" } 1 .. $sessions;
-	my @outputs = map { '' } @files;
+	my ($calls, $output) = (0, '');
 	my @runs;
-	my $calls = 0;
 
 	foreach my $i (0 .. $#files)
 	{
 		unlink $files[$i];
 		append_to_file($files[$i], script());
 		push @runs, start([ 'psql', '-X', '-q', '-A', '-t', '-f', $files[$i], '-d', $node->connstr(one_of(@databases)) . ' user=stranger' ],
-			'<', \undef, '>&', \$outputs[$i]);
-	}
-	for (my $tick = 0; grep { $_->pumpable } @runs; $tick++)
-	{
-		$_->pump_nb foreach grep { $_->pumpable } @runs;
-		my $end = rand() < 0.02 ? 'terminate' : 'cancel';
-		$killer->query_safe("SELECT pg_${end}_backend(pid) FROM pg_stat_activity WHERE usename = 'stranger' ORDER BY random() LIMIT 1") if $tick % 5 == 0;
-		usleep(5000);
+			'<', \undef, '&>', "$files[$i].out");
 	}
 	$_->finish foreach @runs;
-	$calls += 50 * (() = /^CALLS 50$/mg) foreach @outputs;
-	return ($calls, join '', @outputs);
+	$output .= slurp_file("$_.out") foreach @files;
+	$calls += 50 * (() = $output =~ /^CALLS 50$/mg);
+	return ($calls, $output);
 }
 
 my $calls = 0;
@@ -188,6 +189,8 @@ is($secrets, 0, 'nobody saw the owner of another role\'s lease');
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP:|terminated by signal|crash/, 'no crash');
 
 # Nothing is left behind but leases.
+is($node->safe_psql('postgres', q{SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'killer'}), 1, 'somebody cancelled sessions all the time');
+$killer->finish;
 foreach my $database (@databases)
 {
 	$node->safe_psql($database, q{SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts WHERE database = current_database() \gexec});
@@ -205,6 +208,5 @@ foreach my $database (@databases)
 	is($node->safe_psql($database, q{SELECT count(*) FROM lease_lock; SELECT lease_acquire('a', '1 hour', 'o')}), "0\nt", "$database: leases can be ended and taken as ever");
 }
 
-$killer->quit;
 $node->stop;
 done_testing();
