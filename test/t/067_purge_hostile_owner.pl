@@ -123,7 +123,9 @@ foreach my $addition (@refused)
 	visit_calls_nothing("$sql: undone");
 }
 
-# What the owner of the database can have for all sessions in it.
+# What the owner of the database, or a superuser, can have for all sessions in it.
+$node->safe_psql('mine', q{CREATE FUNCTION login() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.trap('login event trigger'); END $$;
+	CREATE EVENT TRIGGER login ON login EXECUTE FUNCTION login(); ALTER EVENT TRIGGER login ENABLE ALWAYS}) if $version >= 170000;
 $node->safe_psql('postgres', q{
 	ALTER DATABASE mine OWNER TO mallory;
 	SET ROLE mallory;
@@ -131,8 +133,6 @@ $node->safe_psql('postgres', q{
 	ALTER DATABASE mine SET role = 'mallory';
 	ALTER DATABASE mine SET local_preload_libraries = 'missing';
 });
-$node->safe_psql('mine', q{CREATE FUNCTION login() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.trap('login'); END $$;
-	CREATE EVENT TRIGGER login ON login EXECUTE FUNCTION login(); ALTER EVENT TRIGGER login ENABLE ALWAYS}) if $version >= 170000;
 {
 	local $ENV{PGOPTIONS} = '-c local_preload_libraries= -c role=none -c search_path=public';
 
