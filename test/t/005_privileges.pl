@@ -11,7 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = start_node('privileges');
+my $node = start_node('privileges', "wal_level = logical\n");
 
 $node->safe_psql('postgres', q{
 	CREATE ROLE alice LOGIN;
@@ -250,8 +250,30 @@ is($node->safe_psql('generous', q{SELECT has_table_privilege('lease_lock', 'SELE
 $node->safe_psql('postgres', q{
 	CREATE ROLE reader LOGIN IN ROLE pg_read_all_data;
 	CREATE ROLE writer LOGIN IN ROLE pg_write_all_data;
+	CREATE ROLE replicator LOGIN REPLICATION;
+	CREATE TABLE guarded (id int);
+	SELECT lease_protect('guarded', 'guarded:{id}');
+	GRANT INSERT ON guarded TO bob;
+	GRANT INSERT, TRIGGER ON guarded TO alice;
+	GRANT CREATE ON SCHEMA public TO alice;
 });
+refused('bob', q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}, 'permission denied to set parameter', 'session_replication_role: for superusers');
+$node->safe_psql('postgres', 'GRANT SET ON PARAMETER session_replication_role TO bob');
+is(as('bob', q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}), '', 'session_replication_role: slips past the guard');
+$node->safe_psql('postgres', 'ALTER TABLE guarded ENABLE ALWAYS TRIGGER "~lease_guard"');
+sql_fails($node, q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}, '55P03', 'no owner is named for the lease on a row of table "guarded"',
+	'session_replication_role: not past one that always fires', role => 'bob');
+as('alice', q{
+	CREATE FUNCTION change_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.id := 7; RETURN NEW; END $$;
+	CREATE TRIGGER "~~" BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION change_row();
+	SELECT lease_acquire('guarded:2', '1 hour', 'o');
+	SET lease_lock.owner = 'o';
+	INSERT INTO guarded VALUES (2);
+});
+is($node->safe_psql('postgres', 'SELECT string_agg(id::text, \' \' ORDER BY id) FROM guarded'), '1 7', 'TRIGGER: slips past the guard');
+as('replicator', q{SELECT pg_create_logical_replication_slot('slot', 'test_decoding')});
 as('alice', q{SELECT lease_acquire('i', '1 hour', 'o')});
+like(as('replicator', q{SELECT data FROM pg_logical_slot_get_changes('slot', NULL, NULL)}), qr/resource\[.*?\]:'i' .*owner\[.*?\]:'o'/, 'REPLICATION: reads owners by logical decoding');
 is(as('reader', q{SELECT owner FROM lease_lock WHERE resource = 'i'}), 'o', 'pg_read_all_data: reads owners in the table');
 refused('reader', q{SELECT lease_release('i', 'o')}, 'permission denied for lease on "i"', 'pg_read_all_data: ends nothing');
 is(as('writer', q{UPDATE lease_lock SET owner = NULL; SELECT setval('lease_token_seq', last_value) > 0 FROM (SELECT 1000000) AS t (last_value)}), 't', 'pg_write_all_data: writes table and sequence');
