@@ -207,9 +207,9 @@ foreach my $database (@databases)
 {
 	$node->safe_psql($database, q{SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts WHERE database = current_database() \gexec});
 }
-is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'stranger'}), 0, 'no session');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks AS l WHERE pid IS DISTINCT FROM pg_backend_pid()
-		AND pid NOT IN (SELECT pid FROM pg_stat_activity WHERE backend_type ~ 'lease_lock')}), 0, 'no lock');
+becomes($node, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'stranger'}, 0, 'no session');
+becomes($node, q{SELECT count(*) FROM pg_locks LEFT JOIN pg_stat_activity USING (pid) WHERE pid IS NULL OR (backend_type = 'client backend' AND pid <> pg_backend_pid())},
+	0, 'no lock, of a session or of a prepared transaction');
 foreach my $database (@databases)
 {
 	is($node->safe_psql($database, 'SELECT count(*) FROM lease_waiters'), 0, "$database: no waiter");
