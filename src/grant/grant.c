@@ -509,6 +509,7 @@ choose_slot(LeaseStore *store, const LeaseRequest *request, const Bitmapset *avo
 				break;
 			case PROBE_BUSY:
 				*outcome = refused_by_transaction(store->busy);
+				outcome->own_lease = true;
 				break;
 			case PROBE_FOUND:
 				*outcome = try_again(store, request);

@@ -556,64 +556,6 @@ slot_transactions(LeaseStore *store, const text *resource)
 	return transactions;
 }
 
-/*
- * What in the slots is in the way of a waiter, and not committed? Of those who
- * share nothing is, and of a permit only if it is the only thing.
- */
-static TransactionId
-busy_slot(LeaseStore *store, const text *resource, LeaseMode mode, const List *leases)
-{
-	List	   *transactions;
-
-	if (mode == MODE_SHARED || (mode == MODE_PERMIT && leases != NIL))
-		return InvalidTransactionId;
-	transactions = slot_transactions(store, resource);
-	return transactions == NIL ? InvalidTransactionId : ((BusyRow *) linitial(transactions))->xid;
-}
-
-/* List who waits in this database, and for what. */
-List *
-blocked_waiters(void)
-{
-	List	   *waiters = wait_list();
-	List	   *blocked = NIL;
-	LeaseStore *store = store_open(AccessShareLock);
-	ListCell   *cell;
-
-	foreach(cell, waiters)
-	{
-		Waiter	   *waiter = lfirst(cell);
-		text	   *resource = cstring_to_text_with_len(waiter->resource, waiter->resource_length);
-		BlockedWaiter *b = palloc0(sizeof(BlockedWaiter));
-		List	   *leases;
-		ListCell   *other;
-
-		b->waiter = waiter;
-		foreach(other, blocked)
-		{
-			BlockedWaiter *earlier = lfirst(other);
-
-			if (earlier->waiter->hash == waiter->hash)
-				b->position = earlier->position;
-		}
-		b->position++;
-
-		if (store_probe(store, resource, GATE_SLOT) == PROBE_BUSY)
-			b->busy_xid = store->busy.xid;
-		leases = current_leases(store, resource);
-		if (!TransactionIdIsValid(b->busy_xid))
-			b->busy_xid = busy_slot(store, resource, waiter->mode, leases);
-		if (leases != NIL)
-		{
-			b->holder_owner = ((Lease *) linitial(leases))->owner;
-			b->holder_role = ((Lease *) linitial(leases))->holder;
-		}
-		blocked = lappend(blocked, b);
-	}
-	store_close(store);
-	return blocked;
-}
-
 /* Get the token of a lease that this owner holds; false when it does not. */
 bool
 held_token(const text *resource, const text *owner, int64 *token)
