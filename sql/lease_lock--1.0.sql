@@ -326,7 +326,7 @@ GRANT SELECT ON lease_waiters TO PUBLIC;
  * see is a node of its own, for each session and each lease.
  */
 CREATE FUNCTION lease_wait_graph()
-	RETURNS pg_catalog.text LANGUAGE sql STABLE PARALLEL UNSAFE
+	RETURNS pg_catalog.text LANGUAGE sql VOLATILE PARALLEL UNSAFE
 BEGIN ATOMIC
 	WITH waiter AS MATERIALIZED (
 		SELECT w.*, pg_catalog.row_number() OVER () AS number,
