@@ -264,6 +264,17 @@ queue_next_in_line(const Bucket *bucket, const Entry *previous, uint64 hash)
 	return entry;
 }
 
+/* Find the one before; the last one of the line before NULL. The caller holds the lock. */
+Entry *
+queue_previous_in_line(const Bucket *bucket, const Entry *next, uint64 hash)
+{
+	Entry	   *entry = queue_entry(next == NULL ? bucket->last : next->previous);
+
+	while (entry != NULL && (entry->hash != hash || entry->database != MyDatabaseId))
+		entry = queue_entry(entry->previous);
+	return entry;
+}
+
 /* Put an entry at the end of its line. The caller holds the lock. */
 void
 queue_append(Bucket *bucket, Entry *entry)

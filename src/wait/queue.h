@@ -99,6 +99,7 @@ extern bool queue_may_have(uint64 hash);	/* may somebody wait for it? */
 extern Waiter *queue_waiter(int number);
 extern Entry *queue_entry(int number);	/* NULL for NOBODY */
 extern Entry *queue_next_in_line(const Bucket *bucket, const Entry *previous, uint64 hash);
+extern Entry *queue_previous_in_line(const Bucket *bucket, const Entry *next, uint64 hash);
 extern Waiter *queue_join(text **resources, int nresources, const WaiterInfo *info);
 extern void queue_leave(Waiter *waiter);	/* its entries are out of their lines */
 extern Entry *queue_own_entry(const Waiter *waiter);	/* the first of its siblings */

@@ -99,23 +99,25 @@ is_passed_over(const Entry *entry)
 	return entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED;
 }
 
-/* The caller holds the bucket's lock. */
+/* Find the first that is not passed over. The caller holds the bucket's lock, here and below. */
+static Entry *
+first_in_line(const Bucket *bucket, uint64 hash)
+{
+	Entry	   *entry = queue_next_in_line(bucket, NULL, hash);
+
+	while (entry != NULL && is_passed_over(entry))
+		entry = queue_next_in_line(bucket, entry, hash);
+	return entry;
+}
+
 static Line
 survey_line(const Bucket *bucket, uint64 hash)
 {
-	Line		line = {NULL, NULL};
-	Entry	   *entry = NULL;
+	Entry	   *last = queue_previous_in_line(bucket, NULL, hash);
 
-	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL)
-	{
-		if (is_passed_over(entry))
-			continue;
-		if (line.first == NULL)
-			line.first = entry;
-		if (entry_state(entry) != TURN_AWAY)
-			line.watcher = entry;
-	}
-	return line;
+	while (last != NULL && (is_passed_over(last) || entry_state(last) == TURN_AWAY))
+		last = queue_previous_in_line(bucket, last, hash);
+	return (Line) {first_in_line(bucket, hash), last};
 }
 
 static void
@@ -176,7 +178,7 @@ may_take_turn(Bucket *bucket, uint64 hash, TransactionId ended, TransactionId *a
 		if (entry->waiter == MY_PROC_NUMBER && is_passed_over(entry))
 			entry_set_state(entry, TURN_QUEUED);
 
-	while ((entry = survey_line(bucket, hash).first) != NULL && entry->waiter != MY_PROC_NUMBER)
+	while ((entry = first_in_line(bucket, hash)) != NULL && entry->waiter != MY_PROC_NUMBER)
 	{
 		if (is_overdue(entry))
 		{
@@ -278,11 +280,11 @@ tell_first(Entry *first, const Change *change, bool committed)
 
 	if (entry_state(first) == TURN_AWAY)
 		return;					/* comes by itself */
-	if (!committed || change->expires_at <= today)
-		call(first);
-	else if ((int64) pg_atomic_read_u64(&queue_waiter(first->waiter)->alarm) <=
-			 clock_monotonic() + (change->expires_at - today))
+	if (committed && change->expires_at > today &&
+		(int64) pg_atomic_read_u64(&queue_waiter(first->waiter)->alarm) <=
+		clock_monotonic() + (change->expires_at - today))
 		return;
+	call(first);
 	queue_notify(first);
 }
 
@@ -475,7 +477,7 @@ turns_are_overdue(const Waiter *waiter)
 		TransactionId awaited = InvalidTransactionId;
 
 		LWLockAcquire(&bucket->lock, LW_SHARED);
-		first = survey_line(bucket, own->hash).first;
+		first = first_in_line(bucket, own->hash);
 		overdue = first != NULL && is_overdue(first);
 		if (first != NULL && first != own && entry_state(first) == TURN_AWAY)
 			awaited = first->awaited;
@@ -495,11 +497,11 @@ turns_are_overdue(const Waiter *waiter)
 static bool
 has_to_look(const Departure *departure, const Entry *entry, const Entry *next)
 {
-	if (departure->granted == NULL)
+	if (!departure->granted)
 		return true;
-	if (entry->hash == queue_hash(departure->granted))
+	if (entry->hash == departure->hash)
 		return departure->shares;
-	return entry_state(entry) == TURN_CALLED || departure->has_news ||
+	return entry_state(entry) == TURN_CALLED ||
 		(next != NULL && (int64) pg_atomic_read_u64(&queue_waiter(next->waiter)->alarm) > departure->known_end);
 }
 
@@ -523,8 +525,7 @@ turns_leave(Waiter *waiter, const Departure *departure)
 		queue_take_out(bucket, entry);
 		after = survey_line(bucket, entry->hash);
 		notify_successors(before, after, has_to_look(departure, entry, after.first));
-		if (departure->granted != NULL && entry_state(entry) == TURN_CALLED &&
-			entry->hash == queue_hash(departure->granted))
+		if (departure->granted && entry->hash == departure->hash && entry_state(entry) == TURN_CALLED)
 			called_at = entry->called_at;
 		LWLockRelease(&bucket->lock);
 		queue_wake_notified();

@@ -24,9 +24,9 @@ extern bool turns_are_overdue(const Waiter *waiter);
 /* Leave all lines. */
 typedef struct Departure
 {
-	const text *granted;		/* NULL: the waiter got nothing */
-	bool		shares;			/* what it got leaves room for others */
-	bool		has_news;		/* it was woken, and did not look since */
+	bool		granted;
+	uint64		hash;			/* of the resource that was granted */
+	bool		shares;			/* what was granted leaves room for others */
 	int64		known_end;		/* when it would have looked by itself; 0: unknown */
 } Departure;
 

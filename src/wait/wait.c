@@ -367,7 +367,7 @@ wait_end(const text *granted)
 {
 	int64		now = clock_monotonic();
 	Waiter	   *waiter = my_wait.waiter;
-	Departure	departure = {.granted = granted, .known_end = my_wait.known_end};
+	Departure	departure = {.granted = granted != NULL, .known_end = my_wait.known_end};
 	int64		since;
 
 	my_wait.active = false;
@@ -375,7 +375,8 @@ wait_end(const text *granted)
 		return;
 
 	departure.shares = my_wait.request->mode != MODE_EXCLUSIVE;
-	departure.has_news = pg_atomic_read_u32(&waiter->news) != my_wait.news_seen;
+	if (granted != NULL)
+		departure.hash = queue_hash(granted);
 	since = turns_leave(waiter, &departure);
 	my_wait.waiter = NULL;
 

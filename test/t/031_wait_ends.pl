@@ -41,7 +41,7 @@ sub at_the_same_moment
 		't', "$name: its time has come, too");
 	continue_backend($pid);
 	becomes($node, "$active$pid", 0, "$name: the wait ends")
-	  or look($node, "SELECT pg_terminate_backend($pid)");
+	  or look($node, "SELECT pg_cancel_backend($pid)");
 	like(answer($session), $way{says}, "$name: and says why");
 	is($session->query_safe('SELECT 1'), 1, "$name: the session goes on");
 	$holder->query_safe('ROLLBACK');
