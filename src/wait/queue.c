@@ -84,6 +84,7 @@ create_queue(WaitQueue *q)
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		pg_atomic_init_u64(&q->waiters[i].ticket, 0);
+		pg_atomic_init_u64(&q->waiters[i].called_for, 0);
 		pg_atomic_init_u64(&q->waiters[i].alarm, 0);
 		pg_atomic_init_u32(&q->waiters[i].news, 0);
 		pg_atomic_init_u32(&q->waiters[i].suspect, 0);
@@ -338,6 +339,7 @@ queue_join(text **resources, int nresources, const WaiterInfo *info)
 
 	Assert(pg_atomic_read_u64(&waiter->ticket) == 0);
 	waiter->info = *info;
+	pg_atomic_write_u64(&waiter->called_for, 0);
 	pg_atomic_write_u64(&waiter->alarm, NO_ALARM);
 	pg_atomic_write_u32(&waiter->suspect, 0);
 	own->sibling = NOBODY;

@@ -53,6 +53,7 @@ typedef struct Entry
 typedef struct Waiter
 {
 	pg_atomic_uint64 ticket;	/* of this wait; 0: nobody waits, or begins to */
+	pg_atomic_uint64 called_for;	/* hash of the resource that it was called for first; 0: none */
 	pg_atomic_uint64 alarm;		/* when it looks at its leases by itself, monotonic */
 	pg_atomic_uint32 news;		/* counts the wake-ups */
 	pg_atomic_uint32 suspect;	/* has to check for a deadlock at once */

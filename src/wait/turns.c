@@ -51,6 +51,9 @@ typedef struct Change
 /* More than this are not kept apart: everybody in their buckets is woken. */
 #define MAX_CHANGES 64
 
+/* Two alarms for the end of one lease are as far apart as the clocks are read. */
+#define ALARM_SLACK 10000
+
 static int	handoff_timeout = 1000;
 
 static Change changes[MAX_CHANGES];
@@ -93,10 +96,19 @@ typedef struct Line
 	Entry	   *watcher;		/* the last that sleeps in the queue */
 } Line;
 
+/* Was the waiter called for another of its resources? It will take that one. */
+static bool
+is_called_elsewhere(const Entry *entry)
+{
+	uint64		called_for = pg_atomic_read_u64(&queue_waiter(entry->waiter)->called_for);
+
+	return called_for != 0 && called_for != entry->hash;
+}
+
 static bool
 is_passed_over(const Entry *entry)
 {
-	return entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED;
+	return entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED || is_called_elsewhere(entry);
 }
 
 /* Find the first that is not passed over. The caller holds the bucket's lock, here and below. */
@@ -123,11 +135,28 @@ survey_line(const Bucket *bucket, uint64 hash)
 static void
 call(Entry *entry)
 {
+	uint64		none = 0;
+
+	pg_atomic_compare_exchange_u64(&queue_waiter(entry->waiter)->called_for, &none, entry->hash);
 	if (entry_state(entry) != TURN_CALLED)
 	{
 		entry->called_at = clock_monotonic();
 		entry_set_state(entry, TURN_CALLED);
 	}
+}
+
+/*
+ * Have those look once more that were called for something else: should they not
+ * get that, nobody else would tell them of this line.
+ */
+static void
+notify_called_elsewhere(const Bucket *bucket, uint64 hash)
+{
+	Entry	   *entry = NULL;
+
+	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL)
+		if (is_called_elsewhere(entry))
+			queue_notify(entry);
 }
 
 /*
@@ -159,6 +188,7 @@ static void
 skip(Bucket *bucket, Entry *entry)
 {
 	entry_set_state(entry, TURN_SKIPPED);
+	pg_atomic_write_u64(&queue_waiter(entry->waiter)->called_for, 0);
 	queue_take_out(bucket, entry);
 	queue_append(bucket, entry);
 }
@@ -173,10 +203,14 @@ may_take_turn(Bucket *bucket, uint64 hash, TransactionId ended, TransactionId *a
 {
 	Entry	   *entry;
 
-	/* Whoever asks has come. */
+	/* Whoever asks has come, and for this one. */
 	for (entry = NULL; (entry = queue_next_in_line(bucket, entry, hash)) != NULL;)
-		if (entry->waiter == MY_PROC_NUMBER && is_passed_over(entry))
-			entry_set_state(entry, TURN_QUEUED);
+		if (entry->waiter == MY_PROC_NUMBER)
+		{
+			pg_atomic_write_u64(&queue_waiter(MY_PROC_NUMBER)->called_for, hash);
+			if (is_passed_over(entry))
+				entry_set_state(entry, TURN_QUEUED);
+		}
 
 	while ((entry = first_in_line(bucket, hash)) != NULL && entry->waiter != MY_PROC_NUMBER)
 	{
@@ -302,8 +336,8 @@ tell_line(const Change *change, bool committed)
 	LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
 	while ((entry = queue_next_in_line(bucket, entry, change->hash)) != NULL)
 	{
-		if (entry_state(entry) == TURN_ASIDE)
-			queue_notify(entry);	/* it may have been the lease of its own owner */
+		if (entry_state(entry) == TURN_ASIDE || is_called_elsewhere(entry))
+			queue_notify(entry);	/* the lease may have been its own owner's; see notify_called_elsewhere() */
 		else if (!told_first && entry_state(entry) != TURN_SKIPPED)
 		{
 			tell_first(entry, change, committed);
@@ -391,6 +425,8 @@ turns_were_refused(Waiter *waiter, uint32 news_seen)
 			entry_set_state(entry, TURN_QUEUED);
 		LWLockRelease(&bucket->lock);
 	}
+	pg_atomic_write_u64(&waiter->called_for, 0);
+	pg_memory_barrier();
 	return pg_atomic_read_u32(&waiter->news) != news_seen;
 }
 
@@ -491,18 +527,17 @@ turns_are_overdue(const Waiter *waiter)
 
 /*
  * Has the next one to look, when the first goes? Not for what was granted: the
- * commit tells, unless it leaves room at once. Otherwise it has if there is
- * something that the first did not look at, or was to look at earlier.
+ * commit tells, unless it leaves room at once. Otherwise it has if the first was
+ * called and did not look since, or was to look earlier than the next one.
  */
 static bool
 has_to_look(const Departure *departure, const Entry *entry, const Entry *next)
 {
-	if (!departure->granted)
-		return true;
-	if (entry->hash == departure->hash)
+	if (departure->granted && entry->hash == departure->hash)
 		return departure->shares;
 	return entry_state(entry) == TURN_CALLED ||
-		(next != NULL && (int64) pg_atomic_read_u64(&queue_waiter(next->waiter)->alarm) > departure->known_end);
+		(next != NULL &&
+		 (int64) pg_atomic_read_u64(&queue_waiter(next->waiter)->alarm) > departure->known_end + ALARM_SLACK);
 }
 
 /*
@@ -524,7 +559,13 @@ turns_leave(Waiter *waiter, const Departure *departure)
 		before = survey_line(bucket, entry->hash);
 		queue_take_out(bucket, entry);
 		after = survey_line(bucket, entry->hash);
-		notify_successors(before, after, has_to_look(departure, entry, after.first));
+		if (has_to_look(departure, entry, after.first))
+		{
+			notify_successors(before, after, true);
+			notify_called_elsewhere(bucket, entry->hash);
+		}
+		else
+			notify_successors(before, after, false);
 		if (departure->granted && entry->hash == departure->hash && entry_state(entry) == TURN_CALLED)
 			called_at = entry->called_at;
 		LWLockRelease(&bucket->lock);
