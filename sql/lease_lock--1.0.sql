@@ -323,10 +323,11 @@ GRANT SELECT ON lease_waiters TO PUBLIC;
 /*
  * A picture of the two views. Each name is escaped once, character by character:
  * what cannot be shown appears by its number. An owner that the reader may not
- * see is a node of its own, for each session and each lease.
+ * see is a node of its own, for each session and each lease. Compiling the query
+ * would take a thousand times longer than running it.
  */
 CREATE FUNCTION lease_wait_graph()
-	RETURNS pg_catalog.text LANGUAGE sql VOLATILE PARALLEL UNSAFE
+	RETURNS pg_catalog.text LANGUAGE sql VOLATILE PARALLEL UNSAFE SET jit = off
 BEGIN ATOMIC
 	WITH waiter AS MATERIALIZED (
 		SELECT w.*, pg_catalog.row_number() OVER () AS number,
