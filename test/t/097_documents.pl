@@ -33,15 +33,12 @@ sub blocks
 
 	while ($text =~ /(?:^<!-- (not run|needs): ([^\n]*?) -->\n\s*)?^```(\w*)\n(.*?)^```$/msg)
 	{
-		push @blocks,
-		  {
-			comment => $1 // '',
-			argument => $2 // '',
-			language => $3,
-			text => $4,
-			follows => $end >= 0 && substr($text, $end, $-[0] - $end) =~ /^\s*$/,
-		  };
-		$end = $+[0];
+		my %block = (comment => $1 // '', argument => $2 // '', language => $3, text => $4);
+		my ($start, $stop) = ($-[0], $+[0]);
+
+		$block{follows} = $end >= 0 && substr($text, $end, $start - $end) =~ /^\s*$/;
+		push @blocks, \%block;
+		$end = $stop;
 	}
 	return @blocks;
 }
@@ -73,7 +70,9 @@ sub comparable
 
 	$output =~ s/\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?[+-]\d\d(:\d\d)?/<time>/g;
 	$output =~ s/\d+(\.\d+)? (ms|milliseconds|seconds)\b/<duration>/g;
+	$output =~ s/\b\d\d:\d\d:\d\d\.\d+/<duration>/g;
 	$output =~ s/Time: .*/<duration>/g;
+	$output =~ s/^(xid +\|) \d+/$1 <xid>/mg;
 	$output =~ s/\bPID \d+/PID <pid>/g;
 	$output =~ s/^(BEGIN|COMMIT|ROLLBACK|(UPDATE|INSERT 0|DELETE) \d+|(RE)?SET|CALL|LISTEN|(CREATE|DROP|ALTER) [A-Z]+|GRANT|REVOKE)\n//mg;
 	$output =~ s/-{3,}/---/g;
@@ -183,7 +182,7 @@ sub broken_links
 is_deeply(broken_links($_), [], "$_: links") foreach @documents;
 
 my $node = start_node('documents',
-	"shared_preload_libraries = 'lease_lock'\nlease_lock.purge_interval = 0\nmax_prepared_transactions = 5\n");
+	"shared_preload_libraries = 'lease_lock'\nmax_prepared_transactions = 5\n");
 check_examples($node, $_) foreach @with_examples;
 $node->stop;
 
