@@ -26,6 +26,7 @@
 #include "monitor/events.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
+#include "store/era.h"
 #include "wait/wait.h"
 
 static GrantOutcome
@@ -59,7 +60,7 @@ granted(const Lease *lease, const Lease *former)
 	note_grant(lease, former);
 	forget_assertions(lease);
 	purge_note_grant();
-	make_durable();
+	durable_write();
 	return (GrantOutcome) {
 		.result = GRANTED,
 		.token = lease->token,
@@ -202,6 +203,18 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 	return true;
 }
 
+/* Does lease_lock.failover_wait put off all grants? */
+static bool
+is_too_early(LeaseStore *store, GrantOutcome *outcome)
+{
+	TimestampTz grants_from = era_grants_from(store->token_sequence);
+
+	if (grants_from == DT_NOBEGIN || grants_from <= clock_now())
+		return false;
+	*outcome = (GrantOutcome) {.result = REFUSED_HELD, .held_until = grants_from};
+	return true;
+}
+
 /*
  * Grant the lease if it can be had now. Never waits for a transaction: what one
  * is changing counts as held.
@@ -218,7 +231,7 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 	GrantOutcome outcome;
 	TimestampTz now;
 
-	if (is_refused_at_once(store, request, &outcome))
+	if (is_too_early(store, &outcome) || is_refused_at_once(store, request, &outcome))
 		return outcome;
 
 	lock_resource(request->resource);

@@ -48,7 +48,7 @@ write_transfer(LeaseStore *store, const LeaseRow *row, text *new_owner, int64 to
 	forget_assertions(&lease);
 	wait_note_change(lease.resource, free_from(&lease));
 	store_update(store, row, &lease);
-	make_durable();
+	durable_write();
 }
 
 /*

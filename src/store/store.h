@@ -68,6 +68,7 @@ extern bool store_delete(LeaseStore *store, const LeaseRow *row);
 extern bool store_lock_weakly(LeaseStore *store, const LeaseRow *row);
 
 /* tokens.c: fencing tokens */
+extern void tokens_init(void);
 extern int64 store_next_token(LeaseStore *store, int64 last_token);
 
 #endif							/* LEASE_LOCK_STORE_H */
