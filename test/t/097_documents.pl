@@ -4,7 +4,7 @@
 # follows it with nothing in between, that is its output. Comments before a block say more:
 #
 #   <!-- not run: why -->      for the reader only
-#   <!-- needs: NAME ... -->   run only if the extension has a function, view or argument of each name
+#   <!-- needs: NAME ... -->   run only if the extension has the functions, views, or arguments: function(argument)
 use strict;
 use warnings;
 
@@ -83,16 +83,17 @@ sub comparable
 	return $output;
 }
 
-# Whether the extension has all of these.
+# Whether the extension has all of these: functions, views, arguments of functions.
 sub has
 {
 	my ($node, $names) = @_;
 
 	return $node->safe_psql('postgres', qq{
-		SELECT count(*) = 0 FROM regexp_split_to_table('$names', '[ ,]+') AS name
-		WHERE to_regproc(name) IS NULL AND to_regclass(name) IS NULL
-			AND NOT EXISTS (SELECT FROM pg_proc WHERE proname LIKE 'lease%' AND name = ANY (proargnames))
-	}) eq 't';
+		SELECT count(*) FROM regexp_matches('$names', '(\\w+)(?:\\((\\w+)\\))?', 'g') AS name
+		WHERE to_regclass(name[1]) IS NULL
+			AND NOT EXISTS (SELECT FROM pg_proc WHERE proname = name[1]
+				AND (name[2] IS NULL OR name[2] = ANY (proargnames)))
+	}) eq '0';
 }
 
 # Runs the examples of a document, and compares.
