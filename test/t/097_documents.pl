@@ -74,6 +74,7 @@ sub comparable
 	$output =~ s/Time: .*/<duration>/g;
 	$output =~ s/^(xid +\|) \d+/$1 <xid>/mg;
 	$output =~ s/\bPID \d+/PID <pid>/g;
+	$output =~ s/"token": \d+/"token": <token>/g;
 	$output =~ s/^(BEGIN|COMMIT|ROLLBACK|(UPDATE|INSERT 0|DELETE) \d+|(RE)?SET|CALL|LISTEN|(CREATE|DROP|ALTER) [A-Z]+|GRANT|REVOKE)\n//mg;
 	$output =~ s/-{3,}/---/g;
 	$output =~ s/[ \t]+/ /g;
