@@ -123,6 +123,8 @@ try_assert(LeaseStore *store, const text *resource, const Claim *claim, AssertRo
 		*token = claimed.row->lease.token;
 		remember_assertion(&claimed.row->lease);
 	}
+	else if (!TransactionIdIsValid(claimed.transaction))
+		claimed.transaction = claimed.row->changed_by;
 	unlock_resource(resource);
 	return claimed.transaction;
 }
@@ -174,8 +176,14 @@ held_token(const text *resource, const text *owner, int64 *token)
 	LeaseRows	rows;
 	const LeaseRow *row;
 
-	store_look(store, resource, &rows);
-	row = find_held(&rows, &claim, clock_now());
+	/* Without the resource lock, a look can miss a row whose change was committed meanwhile. */
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		store_look(store, resource, &rows);
+		row = find_held(&rows, &claim, clock_now());
+	} while (row == NULL && !rows.same_moment);
+
 	if (row != NULL)
 		*token = row->lease.token;
 	store_close(store);
