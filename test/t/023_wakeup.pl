@@ -19,6 +19,8 @@ wal_level = replica
 max_wal_senders = 2
 synchronous_standby_names = 'nobody'
 synchronous_commit = local
+lease_lock.durable = local
+lease_lock.flush_releases = on
 CONF
 my $holder = open_session($node);
 my @sessions = map { open_session($node) } 0 .. 2;
