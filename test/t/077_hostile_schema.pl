@@ -134,7 +134,7 @@ my %call = (
 	lease_acquire_all => q{SELECT evil.lease_acquire_all('{a,b}', '1 hour', 'o'), evil.lease_acquire_all('{a,b}', '1 hour', 'p', '1 ms')},
 	lease_acquire_any => q{SELECT evil.lease_acquire_any('{a,c}', '1 hour', 'o'), evil.lease_acquire_any('{a,c}', '1 hour', 'p', '1 ms')},
 	lease_request => q{SELECT * FROM evil.lease_request('r', '1 hour', 'p'); SELECT * FROM evil.lease_request('q', '1 hour', 'o', payload => '{}', lock_delay => '1 s', min_hold => '1 s')},
-	lease_wait => q{CALL evil.lease_wait('w', '1 hour', 'o', '1 ms', NULL)},
+	lease_wait => q{CALL evil.lease_wait('w', '1 hour', 'o', '1 ms', NULL); CALL evil.lease_wait('w', '1 hour', 'o', '1 ms', NULL, NULL, NULL)},
 	lease_renew => q{SELECT evil.lease_renew('r', '1 hour', 'o'), evil.lease_renew('r', '1 hour', 'o', '1')},
 	lease_token => q{SELECT evil.lease_token('r', 'o')},
 	lease_assert => q{SELECT evil.lease_assert('r', 'o'), evil.lease_assert('r', evil.lease_token('r', 'o'))},
@@ -146,13 +146,15 @@ my %call = (
 	lease_status => q{SELECT * FROM evil.lease_status},
 	lease_waiters => q{SELECT * FROM evil.lease_waiters; SELECT * FROM evil.lease_waiters()},
 	lease_stats => q{SELECT * FROM evil.lease_stats; SELECT * FROM evil.lease_stats()},
+	lease_clock_difference => q{SELECT evil.lease_clock_difference()},
 	lease_wait_graph => q{SELECT evil.lease_wait_graph()},
 	lease_release => q{SELECT evil.lease_release('r', 'o'), evil.lease_release('s', 'o', '1')},
 	lease_release_all => q{SELECT evil.lease_release_all('o')});
 my @order = qw(lease_acquire lease_acquire_shared lease_acquire_permit lease_acquire_all lease_acquire_any lease_request lease_wait
   lease_renew lease_token lease_assert lease_transfer lease_protect lease_guard lease_unprotect lease_version
-  lease_status lease_waiters lease_stats lease_wait_graph lease_release lease_release_all);
+  lease_status lease_waiters lease_stats lease_clock_difference lease_wait_graph lease_release lease_release_all);
 my %not_for_all = (
+	lease_new_era => q{SELECT evil.lease_new_era()},
 	lease_break => q{SELECT evil.lease_break('c')},
 	lease_purge => q{SET lease_lock.purge_after = 0; SELECT evil.lease_purge()},
 	lease_stats_reset => q{SELECT evil.lease_stats_reset()});
@@ -177,7 +179,7 @@ foreach my $role ('postgres', 'monitor')
 
 # The views name nothing of the schema but the extension's own.
 my $views = $node->safe_psql('trap', q{SET search_path = ''; SELECT pg_get_viewdef(v::regclass) FROM unnest('{evil.lease_status,evil.lease_waiters,evil.lease_stats}'::text[]) AS v});
-is(join(' ', sort $views =~ /evil\.[^ ;\n]+/g), 'evil.lease_lock evil.lease_stats() evil.lease_waiters()', 'the views name nothing else of the schema');
+is(join(' ', sort $views =~ /evil\.[^ ;\n]+/g), 'evil.lease_clock_difference() evil.lease_lock evil.lease_stats() evil.lease_waiters()', 'the views name nothing else of the schema');
 
 $node->stop;
 done_testing();
