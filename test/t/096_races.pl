@@ -28,8 +28,8 @@ set_up_races($node);
 local $ENV{PGOPTIONS} = '-c statement_timeout=0 -c lease_lock.purge_after=0 -c client_min_messages=info';
 
 # The name of a resource says who uses it: readers only, readers and more permits
-# than sessions, exclusive owners only, everybody.
-my @kinds = ([ 'm' ], [ 'm', 'n' ], [ 'x' ], [ 'r' ], [ 'p' ], [ 'm', 'r' ]);
+# than owners, exclusive owners only, permits of different numbers, everybody.
+my @kinds = ([ 'm' ], [ 'm', 'n' ], [ 'x' ], [ 'r' ], [ 'p' ], [ 'q' ], [ 'm', 'r' ]);
 my $end = time + $seconds;
 my %count;
 my $rounds = 0;
