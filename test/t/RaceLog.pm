@@ -386,11 +386,22 @@ sub may_replace
 	return exclude($new, $old) || $new->{slot} eq '' || $old->{slot} eq '' || $new->{slot} eq $old->{slot};
 }
 
+# How many lease slots do leases take at least, beside a new one? One that ended and one that
+# was granted in its place by the same transaction share a slot, which only some reports name.
+sub fewest_slots
+{
+	my ($new, @leases) = @_;
+	my @held = grep { $_->{final} && $_->{taken_until} > $new->{latest_grant} } @leases;
+	my %named = map { $_->{slot} => 1 } grep { $_->{slot} ne '' } @leases;
+
+	return max(scalar @held, scalar keys %named);
+}
+
 # The leases that a lease met when it was granted.
 sub check_grant
 {
 	my ($new, @before) = @_;
-	my $beside = 0;
+	my @beside;
 
 	foreach my $old (@before)
 	{
@@ -408,10 +419,10 @@ sub check_grant
 		violation('two leases that exclude each other', $old, $new) if $meets && exclude($old, $new);
 		violation('two leases of one owner', $old, $new)
 		  if $old->{final} && $new->{final} && $old->{owner} eq $new->{owner} && $old->{held_until} > $new->{latest_grant};
-		$beside++ if $meets;
+		push @beside, $old if $meets;
 	}
-	violation("one permit of $new->{permits} too many", $new)
-	  if $new->{what} eq 'get' && $new->{mode} eq 'permit' && $beside >= $new->{permits};
+	violation("one permit of $new->{permits} too many", $new, @beside)
+	  if $new->{what} eq 'get' && $new->{mode} eq 'permit' && fewest_slots($new, @beside) >= $new->{permits};
 	return;
 }
 
