@@ -310,6 +310,26 @@ my $asked = join ', ', map { "('$_->{mode}', " . ($_->{permits} // 'NULL') . ", 
 compare("SELECT c || ':' || mode || '-' || coalesce(permits::text, '') || '-' || again || '=' || ask(c::text, mode, permits, again = 1)
 	FROM generate_series(0, $#cases) AS c, (VALUES $asked) AS q (mode, permits, again)", \%expected, 'requests');
 
+# What is refused leaves no trace, in whatever state and mode: no transaction id, no WAL, no
+# row that was locked or written, no lock. Once before, since reading a page may tidy it up.
+my $refused = "SELECT count(*) FILTER (WHERE granted) AS granted
+	FROM (VALUES " . join(', ', map { my ($c, $q) = split /:/; $expected{$_} eq 'no' ? "($c, '$q')" : () } sort keys %expected) . ") AS refused (c, q)
+		JOIN (VALUES $asked) AS q (mode, permits, again) ON q = mode || '-' || coalesce(permits::text, '') || '-' || again,
+		lease_request(c::text, '1 h', 'me', '0', mode, permits, again = 1)";
+$node->safe_psql('postgres', q{
+	CREATE FUNCTION rows() RETURNS text LANGUAGE sql AS $$
+		SELECT md5(string_agg(concat_ws(' ', resource, slot, ctid, xmin, xmax), ',' ORDER BY resource, slot)) FROM lease_lock
+	$$});
+$node->safe_psql('postgres', "$refused; SELECT rows(); CHECKPOINT");
+is($node->safe_psql('postgres', qq{
+	SELECT rows() AS rows, pg_current_wal_insert_lsn() AS lsn, pg_snapshot_xmax(pg_current_snapshot()) AS next_xid \\gset
+	BEGIN;
+	$refused;
+	SELECT pg_current_xact_id_if_assigned() IS NULL AS no_xid, pg_snapshot_xmax(pg_current_snapshot()) = :'next_xid' AS no_xid_of_others,
+		pg_current_wal_insert_lsn() - :'lsn' AS wal, rows() = :'rows' AS same_rows,
+		(SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype NOT IN ('relation', 'virtualxid')) AS locks;
+	COMMIT}), "0\nt|t|0|t|0", 'what is refused leaves no trace');
+
 # What "me" can do with its lease.
 my @single = grep { @{ $cases[$_] } == 1 } 0 .. $#cases;
 my @calls = ('release', 'renew', 'transfer', 'assert', 'token', 'break');
