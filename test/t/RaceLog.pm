@@ -276,7 +276,9 @@ sub find_leases
 
 		if ($call->{what} eq 'get' && $lease{$token})
 		{
-			push @{ $lease{$token}{extended} }, $call;	# acquired again
+			# acquired again: a release may be only one of several
+			push @{ $lease{$token}{extended} }, $call;
+			$lease{$token}{again} = 1;
 			$lease{$token}{keep} = $never if $call->{keep} ne '';
 			next;
 		}
@@ -333,7 +335,7 @@ sub find_leases
 		$l->{taken_until} = min(max(0, @until) + $l->{delay}, map { $_->{t0} } @final);
 		$l->{free_by} = max(0, @late) + $l->{delay};
 		$l->{free_by} = min($l->{free_by}, map { $l->{keep} ? max($_->{gone_at}, min($l->{keep} + $l->{t1}, $l->{free_by})) : $_->{gone_at} }
-			grep { $_->{what} ne 'release_all' } @final);
+			grep { $_->{what} ne 'release_all' && !($_->{what} eq 'release' && $l->{again}) } @final);
 		$l->{free_by} = max($l->{free_by}, map { $_->{gone_at} } @{ $l->{extended} }, @{ $l->{asserted} }, @{ $l->{ended} }, $l->{grant});
 	}
 	return @leases;
