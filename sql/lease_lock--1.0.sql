@@ -16,6 +16,31 @@ CREATE SEQUENCE lease_token_seq AS pg_catalog.int8 NO CYCLE CACHE 1;
 SELECT pg_catalog.pg_extension_config_dump('lease_token_seq', '');
 
 /*
+ * The era of the tokens: a fingerprint of server, timeline and token sequence,
+ * and when it began. The fingerprint is dumped, so that it does not fit the
+ * database that it is restored into, which then begins an era of its own.
+ */
+CREATE SEQUENCE lease_era_seq AS pg_catalog.int8
+	MINVALUE -9223372036854775808 START 1 NO CYCLE CACHE 1;
+SELECT pg_catalog.pg_extension_config_dump('lease_era_seq', '');
+CREATE SEQUENCE lease_era_began_seq AS pg_catalog.int8
+	MINVALUE -9223372036854775808 START 1 NO CYCLE CACHE 1;
+
+CREATE FUNCTION lease_new_era()
+	RETURNS pg_catalog.void
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_new_era() IS
+	'have fencing tokens go on far above all that were handed out, as after a failover';
+REVOKE ALL ON FUNCTION lease_new_era() FROM PUBLIC;
+SELECT lease_new_era();
+
+CREATE FUNCTION lease_clock_difference()
+	RETURNS pg_catalog.interval
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+COMMENT ON FUNCTION lease_clock_difference() IS
+	'how far the wall clock of the server is ahead of the clock that leases go by';
+
+/*
  * What changes together stands together, so that little is logged: a release
  * changes owner and expires_at, a grant also the three columns behind them.
  */
@@ -45,6 +70,10 @@ COMMENT ON TABLE lease_lock IS
 	'leases, as the lease_* functions keep them; read lease_status instead';
 COMMENT ON SEQUENCE lease_token_seq IS
 	'fencing tokens; never to be set back';
+COMMENT ON SEQUENCE lease_era_seq IS
+	'whose tokens they are: server, timeline and token sequence';
+COMMENT ON SEQUENCE lease_era_began_seq IS
+	'when that began; unused until a server took over';
 COMMENT ON COLUMN lease_lock.resource IS 'what is leased';
 COMMENT ON COLUMN lease_lock.slot IS '0: the exclusive lease; others: a shared lease or permit each';
 COMMENT ON COLUMN lease_lock.owner IS 'NULL: released';
@@ -252,9 +281,9 @@ SELECT
 	l.token,
 	CASE WHEN l.owner IS NULL THEN 'released' WHEN l.expires_at > c.now THEN 'held' ELSE 'expired' END AS state,
 	l.expires_at - c.now AS expires_in,
-	l.granted_at,
-	l.expires_at,
-	l.expires_at + c.lock_delay AS free_at,
+	l.granted_at OPERATOR(pg_catalog.+) c.difference AS granted_at,
+	l.expires_at OPERATOR(pg_catalog.+) c.difference AS expires_at,
+	l.expires_at OPERATOR(pg_catalog.+) c.lock_delay OPERATOR(pg_catalog.+) c.difference AS free_at,
 	CASE WHEN l.owner IS NULL THEN 0 ELSE l.holds END AS holds,
 	pg_catalog.pg_get_userbyid(l.holder) AS holder,
 	l.xid,
@@ -263,7 +292,9 @@ SELECT
 		THEN l.payload END AS payload
 FROM lease_lock AS l
 	CROSS JOIN LATERAL (
-		SELECT pg_catalog.clock_timestamp() AS now, l.lock_delay * pg_catalog.make_interval(secs => 0.000001) AS lock_delay
+		SELECT pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) d.difference AS now, d.difference,
+			l.lock_delay * pg_catalog.make_interval(secs => 0.000001) AS lock_delay
+		FROM lease_clock_difference() AS d(difference)
 	) AS c
 WHERE l.owner IS NOT NULL OR l.expires_at > c.now;
 COMMENT ON VIEW lease_status IS

@@ -13,12 +13,14 @@
 #include "utils/guc.h"
 
 #include "base/assertion_cache.h"
+#include "base/clock.h"
 #include "grant/durability.h"
 #include "guard/guard.h"
 #include "purge/purge.h"
 #include "monitor/events.h"
 #include "grant/quota.h"
 #include "monitor/stats.h"
+#include "store/era.h"
 #include "store/store.h"
 #include "guard/template.h"
 #include "wait/wait.h"
@@ -30,7 +32,10 @@ void		_PG_init(void);
 void
 _PG_init(void)
 {
+	clock_init();
 	store_init();
+	tokens_init();
+	era_init();
 	durability_init();
 	wait_init();
 	assertion_cache_init();

@@ -413,7 +413,7 @@ lease_request(PG_FUNCTION_ARGS)
 
 	values[0] = BoolGetDatum(outcome.result == GRANTED);
 	values[1] = Int64GetDatum(outcome.token);
-	values[2] = TimestampTzGetDatum(outcome.expires_at);
+	values[2] = TimestampTzGetDatum(clock_wall_time(outcome.expires_at));
 	isnull[1] = isnull[2] = outcome.result != GRANTED;
 	values[3] = usecs_to_interval(clock_monotonic() - begun);
 	values[4] = PointerGetDatum(outcome.blocked_by);
@@ -494,10 +494,10 @@ lease_waiters(PG_FUNCTION_ARGS)
 		isnull[1] = !knows_owner;
 		values[2] = Int32GetDatum(waiter->pid);
 		values[3] = ObjectIdGetDatum(waiter->role);
-		values[4] = TimestampTzGetDatum(waiter->since);
+		values[4] = TimestampTzGetDatum(clock_wall_time(waiter->since));
 		values[5] = Int32GetDatum(b->position);
 		isnull[5] = waiter->nresources > 1; /* it stands in several lines */
-		values[6] = TimestampTzGetDatum(waiter->deadline);
+		values[6] = TimestampTzGetDatum(clock_wall_time(waiter->deadline));
 		values[7] = PointerGetDatum(b->holder_owner);
 		isnull[7] = b->holder_owner == NULL || !may_see_owner(b->holder_role);
 		values[8] = TransactionIdGetDatum(b->busy_xid);

@@ -3,39 +3,314 @@
  * clock.c
  *		The one place that says what time it is.
  *
- * Leases are dated by the wall clock of the server, read at the moment that
- * it matters: now() is the start of the transaction, which may be long ago.
- * Sleeps and deadlines go by a clock that nobody can set.
+ * Leases are dated by lease time, read at the moment that it matters: now() is
+ * the start of the transaction, which may be long ago.
+ *
+ * Lease time is CLOCK_BOOTTIME plus an offset. Nobody can set that clock, it
+ * goes on while the machine is suspended, and NTP adjusts its rate together
+ * with that of the wall clock. So the two stay together until somebody steps
+ * the wall clock, and then only the wall clock moves.
+ *
+ * The postmaster fixes the offset when it preloads the library, and all its
+ * children inherit it, also after a crash restart. A file in the data
+ * directory keeps it, so that a restart of the server does not shift leases
+ * either. The clock starts at zero when the machine boots, so the file is
+ * good for one boot of one machine, which it names. Without a good file,
+ * lease time starts from the wall clock.
+ *
+ * A server that does not preload the library, or has no such clock, has
+ * nobody to fix an offset for all its sessions. There, lease time is the wall
+ * clock.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
 #include "common/int.h"
-#include "portability/instr_time.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "port/pg_crc32c.h"
+#include "storage/fd.h"
+#include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #include "base/clock.h"
 
+#define CLOCK_FILE		"lease_lock.clock"
+#define BOOT_ID_FILE	"/proc/sys/kernel/random/boot_id"
+#define BOOT_ID_LENGTH	36
+#define MAX_LINE		128
+
+/* Differences below this may come from reading two clocks one after the other. */
+#define CLOCK_JITTER	INT64CONST(1000)
+
+typedef enum ClockSource
+{
+	SOURCE_STEADY,
+	SOURCE_WALL
+} ClockSource;
+
+static const struct config_enum_entry clock_sources[] = {
+	{"steady", SOURCE_STEADY, false},
+	{"wall", SOURCE_WALL, false},
+	{NULL, 0, false}
+};
+
+static int	clock_source = SOURCE_WALL;
+static int64 clock_offset;		/* lease time minus CLOCK_BOOTTIME; of SOURCE_STEADY */
+
+PG_FUNCTION_INFO_V1(lease_clock_difference);
+
+/* Read a clock; microseconds, or -1 when the system does not have it. */
+static int64
+read_clock(clockid_t id)
+{
+	struct timespec now;
+
+	if (clock_gettime(id, &now) != 0)
+		return -1;
+	return now.tv_sec * USECS_PER_SEC + now.tv_nsec / 1000;
+}
+
+static int64
+read_steady_clock(void)
+{
+#ifdef CLOCK_BOOTTIME
+	return read_clock(CLOCK_BOOTTIME);
+#else
+	return -1;
+#endif
+}
+
 TimestampTz
 clock_now(void)
 {
-	return GetCurrentTimestamp();
+	return clock_source == SOURCE_STEADY ? read_steady_clock() + clock_offset : GetCurrentTimestamp();
 }
 
-/* Microseconds since some time; nobody can set this clock. */
 int64
 clock_monotonic(void)
 {
-	instr_time	now;
+	return read_clock(CLOCK_MONOTONIC);
+}
 
-	INSTR_TIME_SET_CURRENT(now);
-	return INSTR_TIME_GET_MICROSEC(now);
+static bool
+is_jitter(int64 difference)
+{
+	return difference > -CLOCK_JITTER && difference < CLOCK_JITTER;
 }
 
 /*
- * Turn an interval into microseconds; false when it has too many of them.
- *
+ * How far is the wall clock ahead? The answer stays the same, to the
+ * microsecond, until the wall clock is stepped: the time that a view shows
+ * for a lease must not change from one look to the next.
+ */
+int64
+clock_difference(void)
+{
+	static int64 known = 0;
+	int64		difference = 0;
+	int64		read_time = CLOCK_JITTER;
+
+	if (clock_source == SOURCE_WALL)
+		return 0;
+
+	/* Read again if the process was suspended between the clocks. */
+	for (int i = 0; i < 10 && read_time >= CLOCK_JITTER; i++)
+	{
+		TimestampTz before = clock_now();
+
+		difference = GetCurrentTimestamp() - before;
+		read_time = clock_now() - before;
+	}
+	if (is_jitter(difference))
+		known = 0;
+	else if (!is_jitter(difference - known))
+		known = difference;
+	return known;
+}
+
+TimestampTz
+clock_wall_time(TimestampTz lease_time)
+{
+	return TIMESTAMP_NOT_FINITE(lease_time) ? lease_time : lease_time + clock_difference();
+}
+
+/*
+ * lease_clock_difference() returns interval
+ */
+Datum
+lease_clock_difference(PG_FUNCTION_ARGS)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = clock_difference();
+	PG_RETURN_INTERVAL_P(interval);
+}
+
+/* For the purge worker, of which there is one. */
+void
+clock_report_step(void)
+{
+	static int64 reported = 0;
+	int64		difference = clock_difference();
+
+	if (difference - reported < USECS_PER_SEC && reported - difference < USECS_PER_SEC)
+		return;
+	reported = difference;
+	if (is_jitter(difference))
+		ereport(LOG,
+				(errmsg("wall clock agrees with lease time again")));
+	else
+		ereport(LOG,
+				(errmsg("wall clock is %.3f seconds %s lease time",
+						(difference < 0 ? -difference : difference) / (double) USECS_PER_SEC,
+						difference < 0 ? "behind" : "ahead of"),
+				 errdetail("Somebody stepped the wall clock. Leases end when they would have ended without the step."),
+				 errhint("When the machine restarts, or another server takes over, leases that are held then end %s by that much.",
+						 difference < 0 ? "later" : "earlier")));
+}
+
+/* Read the identifier of this boot of this machine; false when there is none. */
+static bool
+read_boot_id(char *boot_id)
+{
+	FILE	   *file = AllocateFile(BOOT_ID_FILE, "r");
+	size_t		length = 0;
+
+	if (file != NULL)
+	{
+		length = fread(boot_id, 1, BOOT_ID_LENGTH, file);
+		FreeFile(file);
+	}
+	boot_id[length] = '\0';
+	return strspn(boot_id, "0123456789abcdef-") == BOOT_ID_LENGTH;
+}
+
+/* Make the one line of the file. It ends in a checksum of all before. */
+static void
+form_line(char *line, const char *boot_id, int64 offset)
+{
+	int			length = snprintf(line, MAX_LINE, "%s " INT64_FORMAT, boot_id, offset);
+	pg_crc32c	crc;
+
+	INIT_CRC32C(crc);
+	COMP_CRC32C(crc, line, length);
+	FIN_CRC32C(crc);
+	snprintf(line + length, MAX_LINE - length, " %08X\n", crc);
+}
+
+/* Load the offset from the file; false unless the file is good for this boot. */
+static bool
+load_offset(const char *boot_id)
+{
+	FILE	   *file = AllocateFile(CLOCK_FILE, "r");
+	char		line[MAX_LINE] = "";
+	char		good_line[MAX_LINE];
+	char	   *end;
+	int64		offset = 0;
+
+	if (file == NULL)
+	{
+		if (errno != ENOENT)
+			ereport(LOG,
+					(errcode_for_file_access(),
+					 errmsg("could not open file \"%s\": %m", CLOCK_FILE)));
+		return false;
+	}
+	line[fread(line, 1, sizeof(line) - 1, file)] = '\0';
+	FreeFile(file);
+
+	if (strlen(line) > BOOT_ID_LENGTH && line[BOOT_ID_LENGTH] == ' ')
+	{
+		offset = strtoi64(line + BOOT_ID_LENGTH, &end, 10);
+		line[BOOT_ID_LENGTH] = '\0';
+		form_line(good_line, line, offset);
+		line[BOOT_ID_LENGTH] = ' ';
+		if (strcmp(line, good_line) == 0)
+		{
+			if (strncmp(line, boot_id, BOOT_ID_LENGTH) == 0)
+			{
+				clock_offset = offset;
+				return true;
+			}
+			ereport(LOG,
+					(errmsg("file \"%s\" is of another machine, or from before this one was booted", CLOCK_FILE),
+					 errdetail("Lease time starts from the wall clock.")));
+			return false;
+		}
+	}
+	ereport(LOG,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("file \"%s\" is damaged", CLOCK_FILE),
+			 errdetail("Lease time starts from the wall clock.")));
+	return false;
+}
+
+/* Save the offset. Failure is logged; a restart of the server may then shift leases. */
+static void
+save_offset(const char *boot_id)
+{
+	char		line[MAX_LINE];
+	int			fd = BasicOpenFile(CLOCK_FILE ".tmp", O_WRONLY | O_CREAT | O_TRUNC | PG_BINARY);
+	bool		written;
+
+	form_line(line, boot_id, clock_offset);
+	written = fd >= 0 && write(fd, line, strlen(line)) == (ssize_t) strlen(line) && pg_fsync(fd) == 0;
+	if (!written)
+		ereport(LOG,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", CLOCK_FILE ".tmp")));
+	if (fd >= 0)
+		close(fd);
+	if (written)
+		durable_rename(CLOCK_FILE ".tmp", CLOCK_FILE, LOG);
+}
+
+/* Have all processes of this server go by the steady clock, if there is one. */
+static void
+start_steady_clock(void)
+{
+	char		boot_id[BOOT_ID_LENGTH + 1];
+	int64		now = read_steady_clock();
+
+	if (now < 0)
+		return;
+	clock_source = SOURCE_STEADY;
+	if (!read_boot_id(boot_id))
+	{
+		clock_offset = GetCurrentTimestamp() - now;
+		return;
+	}
+	if (!load_offset(boot_id))
+	{
+		clock_offset = GetCurrentTimestamp() - now;
+		save_offset(boot_id);
+	}
+}
+
+void
+clock_init(void)
+{
+	if (process_shared_preload_libraries_in_progress)
+		start_steady_clock();
+
+	DefineCustomEnumVariable("lease_lock.clock",
+							 "Shows which clock leases go by: \"steady\", which nobody can step, or \"wall\".",
+							 NULL,
+							 &clock_source,
+							 clock_source,
+							 clock_sources,
+							 PGC_INTERNAL,
+							 GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
+							 NULL, NULL, NULL);
+}
+
+/*
  * A lease is a span of time, not a date: a month counts 30 days and a day
  * 24 hours, whatever the calendar and the time zone say.
  */

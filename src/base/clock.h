@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * clock.h
- *		What time it is.
+ *		Lease time, wall time and the time that waits go by.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,8 +10,25 @@
 
 #include "datatype/timestamp.h"
 
+/* Define the setting lease_lock.clock; in the postmaster, fix where lease time starts. */
+extern void clock_init(void);
+
+/* Return lease time: what leases are dated by. */
 extern TimestampTz clock_now(void);
+
+/* Return how far the wall clock is ahead of lease time, in microseconds. */
+extern int64 clock_difference(void);
+
+/* Turn a lease time into what the wall clock says, or will say, at that moment. */
+extern TimestampTz clock_wall_time(TimestampTz lease_time);
+
+/* Write to the log that the wall clock was stepped, once for each step. */
+extern void clock_report_step(void);
+
+/* Return microseconds since an arbitrary moment, by a clock that nobody can set. */
 extern int64 clock_monotonic(void);
+
+/* Turn an interval into microseconds; false when that overflows. */
 extern bool interval_to_usecs(const Interval *interval, int64 *usecs);
 
 #endif							/* LEASE_LOCK_CLOCK_H */

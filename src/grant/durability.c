@@ -1,40 +1,186 @@
 /*-------------------------------------------------------------------------
  *
  * durability.c
- *		What has to be on disk before a caller is told that it has a lease.
+ *		What a commit waits for when its transaction changed leases.
+ *
+ * A grant or renewal that is lost after its holder was told has two holders. So
+ * the commit waits for the disk, and for the synchronous standbys, even when
+ * synchronous_commit of the session would not.
+ *
+ * A lost release only keeps the lease until it expires. So the commit of a
+ * transaction that did nothing but release leases does not wait, even when
+ * synchronous_commit of the session would. The transaction did nothing else if
+ *
+ * - it had no transaction id when the release began, for whatever has to
+ *   survive a crash takes one, sequences included; or the last WAL record was
+ *   that of an earlier release, of which the same is true; and
+ * - the last WAL record before the commit is that of the last release.
+ *
+ * What the release logs on its way, such as the pruning of a page, is its own.
+ * The same done by a read after it counts as something else: that costs a
+ * flush, no more. A NOTIFY, and changes of temporary and unlogged tables, have
+ * no WAL, and do not survive a crash anyway.
+ *
+ * Both are done by setting synchronous_commit, for this transaction only, right
+ * before the commit. The server puts it back, however the transaction ends.
+ *
+ * A transaction that is prepared is flushed anyway; its state waits for the
+ * standbys as a commit does. COMMIT PREPARED waits for the standbys as the
+ * session that runs it says. That loses no lease: a server that lacks the
+ * commit record still has the prepared transaction, which is in the way of
+ * everybody else.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "utils/guc.h"
 
 #include "grant/durability.h"
 
-static bool durable = true;
+typedef enum Durability
+{
+	DURABLE_OFF,
+	DURABLE_LOCAL,
+	DURABLE_ON
+} Durability;
+
+static const struct config_enum_entry durabilities[] = {
+	{"on", DURABLE_ON, false},
+	{"local", DURABLE_LOCAL, false},
+	{"off", DURABLE_OFF, false},
+	{"true", DURABLE_ON, true},
+	{"false", DURABLE_OFF, true},
+	{"yes", DURABLE_ON, true},
+	{"no", DURABLE_OFF, true},
+	{"1", DURABLE_ON, true},
+	{"0", DURABLE_OFF, true},
+	{NULL, 0, false}
+};
+
+static int	durable = DURABLE_ON;
+static bool flush_releases = false;
+
+/* What the current transaction did. */
+static Durability wanted = DURABLE_OFF; /* highest that a write asked for */
+static XLogRecPtr release_end = InvalidXLogRecPtr;	/* of the last release */
+static bool only_releases = false;	/* nothing but releases up to that point */
+
+/* Is what the transaction has logged so far that of releases? */
+static bool
+released_only(void)
+{
+	return only_releases && release_end != InvalidXLogRecPtr && release_end == XactLastRecEnd;
+}
+
+/* What the level is called in synchronous_commit. */
+static const char *
+level_name(SyncCommitLevel level)
+{
+	switch (level)
+	{
+		case SYNCHRONOUS_COMMIT_OFF:
+			return "off";
+		case SYNCHRONOUS_COMMIT_LOCAL_FLUSH:
+			return "local";
+		default:
+			return "on";
+	}
+}
+
+static void
+commit_with(SyncCommitLevel level)
+{
+	(void) set_config_option("synchronous_commit", level_name(level), PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/* Raise synchronous_commit of the transaction to what its grants and renewals want. */
+static void
+raise_level(void)
+{
+	SyncCommitLevel level = wanted == DURABLE_ON ? SYNCHRONOUS_COMMIT_ON :
+		wanted == DURABLE_LOCAL ? SYNCHRONOUS_COMMIT_LOCAL_FLUSH : SYNCHRONOUS_COMMIT_OFF;
+
+	if (synchronous_commit < (int) level)
+		commit_with(level);
+}
+
+static void
+before_end(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			if (released_only() && !flush_releases)
+			{
+				if (synchronous_commit > SYNCHRONOUS_COMMIT_OFF)
+					commit_with(SYNCHRONOUS_COMMIT_OFF);
+			}
+			else
+				raise_level();
+			break;
+
+		case XACT_EVENT_PRE_PREPARE:
+			raise_level();
+			break;
+
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			wanted = DURABLE_OFF;
+			release_end = InvalidXLogRecPtr;
+			only_releases = false;
+			break;
+
+		default:
+			break;
+	}
+}
 
 void
 durability_init(void)
 {
-	DefineCustomBoolVariable("lease_lock.durable",
-							 "Makes granted and renewed leases survive a crash, whatever synchronous_commit says.",
-							 NULL,
+	DefineCustomEnumVariable("lease_lock.durable",
+							 "Sets what grants and renewals survive, whatever synchronous_commit says.",
+							 "\"on\": a crash, and a failover to a synchronous standby. \"local\": a crash. \"off\": what synchronous_commit says.",
 							 &durable,
-							 true,
+							 DURABLE_ON,
+							 durabilities,
 							 PGC_USERSET,
 							 0,
 							 NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("lease_lock.flush_releases",
+							 "Makes a transaction that only releases leases wait as synchronous_commit says.",
+							 NULL,
+							 &flush_releases,
+							 false,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
+
+	RegisterXactCallback(before_end, NULL);
 }
 
-/*
- * A client whose grant was lost in a crash still believes that it holds the
- * lease, while another one is granted it. A lost release does no such harm:
- * the lease ends when it expires.
- */
 void
-make_durable(void)
+durable_write(void)
 {
-	if (durable)
-		ForceSyncCommit();
+	wanted = Max(wanted, (Durability) durable);
+	only_releases = false;
+}
+
+void
+durable_release_begins(void)
+{
+	only_releases = !TransactionIdIsValid(GetTopTransactionIdIfAny()) || released_only();
+}
+
+void
+durable_release(void)
+{
+	release_end = XactLastRecEnd;
 }

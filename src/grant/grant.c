@@ -26,6 +26,7 @@
 #include "monitor/events.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
+#include "store/era.h"
 #include "wait/wait.h"
 
 static GrantOutcome
@@ -59,7 +60,7 @@ granted(const Lease *lease, const Lease *former)
 	note_grant(lease, former);
 	forget_assertions(lease);
 	purge_note_grant();
-	make_durable();
+	durable_write();
 	return (GrantOutcome) {
 		.result = GRANTED,
 		.token = lease->token,
@@ -161,14 +162,57 @@ may_reacquire(Decision *decision)
 }
 
 /*
- * Can the request be refused by what the first look showed? Rows of several
- * leases can be from different moments, at none of which all of them
- * were held. Then only a look under the resource lock can tell.
+ * Is the exclusive lease in the row that this session wrote last free? Then the
+ * first look is hardly worth it.
  */
 static bool
-is_refused(const LeaseRows *rows, const Decision *decision)
+seems_free(LeaseStore *store, const LeaseRequest *request)
 {
-	return decision->verdict == VERDICT_REFUSE && rows->same_moment;
+	LeaseRows	rows;
+
+	return store_peek(store, request->resource, &rows) &&
+		rows.row->lease.slot == EXCLUSIVE_SLOT && is_free(&rows.row->lease, clock_now());
+}
+
+/*
+ * Decide by a look without the resource lock: what is refused here has cost no
+ * more than reading. Rows of several leases can be from different moments, at
+ * none of which all of them were held; then only a look under the lock can tell.
+ */
+static bool
+is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome *outcome)
+{
+	LeaseRows	rows;
+	Decision	decision;
+
+	if (!seems_free(store, request))
+	{
+		store_look(store, request->resource, &rows);
+		decision = decide(&rows, request, clock_now());
+		if (decision.verdict == VERDICT_OWN)
+			return false;
+		if (decision.verdict == VERDICT_REFUSE && rows.same_moment)
+		{
+			*outcome = refused(request, &decision);
+			return true;
+		}
+	}
+	if (wait_is_my_turn(request->resource))
+		return false;
+	*outcome = refused_queue();
+	return true;
+}
+
+/* Does lease_lock.failover_wait put off all grants? */
+static bool
+is_too_early(LeaseStore *store, GrantOutcome *outcome)
+{
+	TimestampTz grants_from = era_grants_from(store->token_sequence);
+
+	if (grants_from == DT_NOBEGIN || grants_from <= clock_now())
+		return false;
+	*outcome = (GrantOutcome) {.result = REFUSED_HELD, .held_until = grants_from};
+	return true;
 }
 
 /*
@@ -187,12 +231,8 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 	GrantOutcome outcome;
 	TimestampTz now;
 
-	store_look(store, request->resource, &rows);
-	decision = decide(&rows, request, clock_now());
-	if (is_refused(&rows, &decision))
-		return refused(request, &decision);
-	if (decision.verdict != VERDICT_OWN && !wait_is_my_turn(request->resource))
-		return refused_queue();
+	if (is_too_early(store, &outcome) || is_refused_at_once(store, request, &outcome))
+		return outcome;
 
 	lock_resource(request->resource);
 	now = clock_now();

@@ -19,9 +19,22 @@
 #include "lease/lease.h"
 
 /*
+ * Read the rows that tell which lease the claim means. If this session wrote a
+ * lease last that it means and that is held, no other row can matter.
+ */
+static ClaimedLease
+look_for_claimed(LeaseStore *store, const text *resource, const Claim *claim, OwnAction action,
+				 LeaseRows *rows, TimestampTz now)
+{
+	if (!store_peek(store, resource, rows) || find_held(rows, claim, now) == NULL)
+		store_look(store, resource, rows);
+	return find_claimed(rows, claim, action, now);
+}
+
+/*
  * Find the lease that the claim means and lock its resource; NULL, without
- * the lock, when there is none. The rows are as they are under that lock, and
- * the time is from before they were read.
+ * the lock, when there is none. The row is as it is under that lock, and
+ * the time is from before it was read. Not all other rows may have been read.
  */
 const LeaseRow *
 begin_action(LeaseStore *store, const text *resource, const Claim *claim, OwnAction action,
@@ -35,8 +48,7 @@ begin_action(LeaseStore *store, const text *resource, const Claim *claim, OwnAct
 
 		lock_resource(resource);
 		*now = clock_now();
-		store_look(store, resource, rows);
-		claimed = find_claimed(rows, claim, action, *now);
+		claimed = look_for_claimed(store, resource, claim, action, rows, *now);
 		if (claimed.row != NULL)
 			require_holder_privileges(&claimed.row->lease);
 		if (claimed.row != NULL && !TransactionIdIsValid(claimed.transaction))

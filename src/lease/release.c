@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/privileges.h"
+#include "grant/durability.h"
 #include "lease/lease.h"
 #include "monitor/events.h"
 #include "wait/wait.h"
@@ -72,8 +73,12 @@ bool
 release_lease(const text *resource, const Claim *claim)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
-	bool		released = release(store, resource, claim, RELEASE_ONE_HOLD);
+	bool		released;
 
+	durable_release_begins();
+	released = release(store, resource, claim, RELEASE_ONE_HOLD);
+	if (released)
+		durable_release();
 	store_close(store);
 	return released;
 }
@@ -131,6 +136,7 @@ release_all_leases(const text *owner)
 	int64		released = 0;
 	ListCell   *cell;
 
+	durable_release_begins();
 	foreach(cell, own_leases)
 	{
 		const FoundLease *own = lfirst(cell);
@@ -140,6 +146,9 @@ release_all_leases(const text *owner)
 			released++;
 		MemoryContextReset(context);
 	}
+
+	if (released > 0)
+		durable_release();
 
 	MemoryContextSwitchTo(caller_context);
 	MemoryContextDelete(context);

@@ -35,7 +35,7 @@ renew_lease(const text *resource, int64 ttl, const Claim *claim)
 		wait_note_change(resource, free_from(&lease));
 		store_update(store, row, &lease);
 		note_renewal(&lease);
-		make_durable();
+		durable_write();
 	}
 	if (row != NULL)
 		unlock_resource(resource);

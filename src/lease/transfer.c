@@ -48,7 +48,7 @@ write_transfer(LeaseStore *store, const LeaseRow *row, text *new_owner, int64 to
 	forget_assertions(&lease);
 	wait_note_change(lease.resource, free_from(&lease));
 	store_update(store, row, &lease);
-	make_durable();
+	durable_write();
 }
 
 /*
@@ -61,6 +61,7 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 	LeaseStore *store = store_open(RowExclusiveLock);
 	Claim		claim = {.owner = owner};
 	LeaseRows	rows;
+	LeaseRows	all;
 	TimestampTz now;
 	const LeaseRow *row = begin_action(store, resource, &claim, ACTION_END, &rows, &now);
 	bool		held = row != NULL && is_held(&row->lease, now);
@@ -68,9 +69,10 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 
 	if (held)
 	{
+		store_look(store, resource, &all);
 		if (to_another)
-			require_no_other_lease(&rows, new_owner, now);
-		*token = store_next_token(store, last_token(&rows));
+			require_no_other_lease(&all, new_owner, now);
+		*token = store_next_token(store, last_token(&all));
 		write_transfer(store, row, new_owner, *token, now);
 	}
 	if (row != NULL)

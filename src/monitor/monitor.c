@@ -15,6 +15,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "base/clock.h"
 #include "base/compat.h"
 #include "monitor/monitor.h"
 #include "monitor/stats.h"
@@ -119,7 +120,7 @@ lease_stats(PG_FUNCTION_ARGS)
 	values[HANDOFF_TIME] = usecs_to_interval(totals.counters[STATS_HANDOFF_TIME]);
 	values[BOUNDS] = handoff_bounds();
 	values[COUNTS] = handoff_counts(&totals);
-	values[SINCE] = TimestampTzGetDatum(totals.since);
+	values[SINCE] = TimestampTzGetDatum(clock_wall_time(totals.since));
 
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
 }

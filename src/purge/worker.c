@@ -658,6 +658,7 @@ lease_purge_launcher_main(Datum arg)
 
 		current_round++;
 		round_begun_at = clock_monotonic();
+		clock_report_step();
 		pgstat_report_activity(STATE_RUNNING, "purging leases that ended");
 		list_databases();
 		note_grants();

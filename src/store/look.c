@@ -43,6 +43,7 @@
 
 #include "base/compat.h"
 #include "base/race.h"
+#include "rules/rules.h"
 #include "store/columns.h"
 
 /* Dead index entries to step over before it is cheaper to go to the next lease slot. */
@@ -255,6 +256,46 @@ store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row)
 		read_row(store, &dirty, row);
 	ExecClearTuple(store->slot);
 	return found;
+}
+
+/*
+ * Where this session wrote a row last. Most leases are released by the session
+ * that acquired them, and many are acquired again by it: so that row can be read
+ * without the index, and without the dead versions in front of it.
+ */
+static struct
+{
+	Oid			table;
+	uint64		hash;			/* of the resource */
+	ItemPointerData tid;
+}			last_written;
+
+void
+store_remember(LeaseStore *store, const Lease *lease, const ItemPointerData *tid)
+{
+	last_written.table = RelationGetRelid(store->table);
+	last_written.hash = hash_text(lease->resource, 0);
+	last_written.tid = *tid;
+}
+
+/*
+ * Read the row of this resource that this session wrote last; false if that is
+ * not known, or if another transaction is changing it. Says nothing of other rows.
+ */
+bool
+store_peek(LeaseStore *store, const text *resource, LeaseRows *rows)
+{
+	if (last_written.table != RelationGetRelid(store->table) ||
+		last_written.hash != hash_text(resource, 0) ||
+		ItemPointerGetBlockNumber(&last_written.tid) >= RelationGetNumberOfBlocks(store->table))
+		return false;
+
+	rows->row = rows->first;
+	rows->space = lengthof(rows->first);
+	rows->count = 1;
+	rows->same_moment = true;
+	return store_look_again(store, &last_written.tid, rows->row) &&
+		!is_open(rows->row) && same_text(rows->row->lease.resource, resource);
 }
 
 /*

@@ -46,6 +46,7 @@ extern void unlock_resource(const text *resource);
 
 /* look.c: what the rows are now */
 extern void store_look(LeaseStore *store, const text *resource, LeaseRows *rows);
+extern bool store_peek(LeaseStore *store, const text *resource, LeaseRows *rows);
 extern bool store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row);
 extern void store_wait_for(TransactionId transaction);
 
@@ -67,6 +68,7 @@ extern bool store_delete(LeaseStore *store, const LeaseRow *row);
 extern bool store_lock_weakly(LeaseStore *store, const LeaseRow *row);
 
 /* tokens.c: fencing tokens */
+extern void tokens_init(void);
 extern int64 store_next_token(LeaseStore *store, int64 last_token);
 
 #endif							/* LEASE_LOCK_STORE_H */

@@ -1,27 +1,94 @@
 /*-------------------------------------------------------------------------
  *
  * tokens.c
- *		Fencing tokens.
+ *		Fencing tokens: the next one, and whether the sequence is in order.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_sequence.h"
+#include "catalog/pg_type.h"
 #include "commands/sequence.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
-#include "base/compat.h"
+#include "store/era.h"
 #include "store/store.h"
 
+/* Sequence that was found in order; invalid after any change of a sequence. */
+static Oid	checked_sequence = InvalidOid;
+
+static void
+forget_relation(Datum arg, Oid relid)
+{
+	if (relid == InvalidOid || relid == checked_sequence)
+		checked_sequence = InvalidOid;
+}
+
+static void
+forget_sequence(Datum arg, int cacheid, uint32 hashvalue)
+{
+	checked_sequence = InvalidOid;
+}
+
+void
+tokens_init(void)
+{
+	CacheRegisterRelcacheCallback(forget_relation, (Datum) 0);
+	CacheRegisterSyscacheCallback(SEQRELID, forget_sequence, (Datum) 0);
+}
+
 /*
- * Get the next fencing token, which has to be above the last one of the
- * resource. It is used up even when the transaction fails.
+ * Refuse a sequence that may hand out a lower token after a higher one. One
+ * that is not logged does so after a crash; with a cache, each session has
+ * numbers in stock.
+ */
+static void
+check_sequence(Oid sequence)
+{
+	HeapTuple	tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(sequence));
+	bool		in_order = false;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_sequence form = (Form_pg_sequence) GETSTRUCT(tuple);
+
+		in_order = form->seqtypid == INT8OID && form->seqcache == 1 && form->seqincrement == 1 &&
+			!form->seqcycle && get_rel_persistence(sequence) == RELPERSISTENCE_PERMANENT;
+		ReleaseSysCache(tuple);
+	}
+	if (!in_order)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("token sequence \"%s\" was altered", get_rel_name(sequence)),
+				 errdetail("It may hand out a lower token after a higher one."),
+				 errhint("Undo it: ALTER SEQUENCE ... AS bigint INCREMENT 1 CACHE 1 NO CYCLE, and SET LOGGED.")));
+}
+
+/*
+ * Get the next token: higher than any before, in this era and in earlier ones.
+ * The last one is the highest that the rows of the resource show. The token is
+ * used up even when the transaction fails.
  */
 int64
 store_next_token(LeaseStore *store, int64 last_token)
 {
-	int64		token = nextval_internal(store->token_sequence, false);
+	Oid			sequence = store->token_sequence;
+	int64		token;
 
+	if (sequence != checked_sequence)
+	{
+		/* A change that comes meanwhile clears it; then look again next time. */
+		checked_sequence = sequence;
+		check_sequence(sequence);
+	}
+	era_enter(sequence);
+	token = nextval_internal(sequence, false);
 	if (token <= last_token)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -60,6 +60,7 @@ store_insert(LeaseStore *store, const Lease *lease)
 	RACE_POINT("before an insert");
 	table_tuple_insert(store->table, row, GetCurrentCommandId(true), 0, NULL);
 	insert_index_entries(store, row);
+	store_remember(store, lease, &row->tts_tid);
 	ExecDropSingleTupleTableSlot(row);
 	finish_write(store);
 }
@@ -86,6 +87,7 @@ store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 		refuse_written_by_hand(store, result);
 	if (which != TU_None)
 		update_index_entries(store, row, which != TU_All);
+	store_remember(store, lease, &row->tts_tid);
 	ExecDropSingleTupleTableSlot(row);
 	finish_write(store);
 }

@@ -9,6 +9,8 @@ WHERE e.extname = 'lease_lock' ORDER BY p.oid::regprocedure::text COLLATE "C";
 
 \d lease_lock
 \d lease_token_seq
+\d lease_era_seq
+\d lease_era_began_seq
 \d lease_status
 \d lease_waiters
 \d lease_stats
@@ -21,6 +23,7 @@ SELECT extconfig::regclass[] AS dumped FROM pg_extension WHERE extname = 'lease_
 SELECT table_name, privilege_type FROM information_schema.role_table_grants
 WHERE grantee = 'PUBLIC' AND table_name LIKE 'lease\_%' ORDER BY table_name;
 
--- settings, once the library is loaded; those of the server's start are known only when it is preloaded
+-- settings, once the library is loaded; those of the server's start are known only when it is preloaded, and so
+-- is which clock there is
 SELECT lease_token('any', 'one');
-SELECT name, unit, context, vartype, min_val, max_val, boot_val FROM pg_settings WHERE name LIKE 'lease\_lock.%' AND context <> 'postmaster' ORDER BY name;
+SELECT name, unit, context, vartype, min_val, max_val, boot_val FROM pg_settings WHERE name LIKE 'lease\_lock.%' AND context NOT IN ('postmaster', 'internal') ORDER BY name;

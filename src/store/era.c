@@ -1,0 +1,265 @@
+/*-------------------------------------------------------------------------
+ *
+ * era.c
+ *		Eras of fencing tokens, and the wait after a failover.
+ *
+ * An era is the time that one server is the primary on one timeline. A server
+ * that is promoted may lack the last tokens that the old primary handed out, so
+ * it must not go on where its copy of the sequence stands. The first session
+ * that wants a token compares the server's system identifier and timeline with
+ * those recorded in the database. If they differ, a new era begins: the token
+ * sequence jumps ahead.
+ *
+ * Where it jumps to:
+ *
+ * - Tokens are divided into blocks of 2^40. A later timeline of the same server
+ *   goes to a later block, one for each timeline. So the tokens of timeline 3
+ *   are above those of timeline 2 even if the server that is promoted to 3
+ *   never heard of those.
+ * - In the block it begins at a random place of the first half. So two servers
+ *   that are promoted to the same timeline do not hand out the same tokens.
+ * - More than 2^39 tokens lie between the last known one and the block.
+ *
+ * The record belongs to one token sequence of one database. A dump contains
+ * it, so that a restored database, whose sequence is another one, begins an
+ * era; a database copied from a template does, too. These pass over as many
+ * blocks as the original may have used for failovers since the copy was made.
+ *
+ * What is recorded has to survive that the transaction is rolled back, and to
+ * be replayed by standbys. So it is kept in sequences. The jump is flushed
+ * before the record is written: whoever sees the record can rely on the jump.
+ * The lock that orders the first sessions of an era is held for that long.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
+#include "commands/dbcommands.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+
+#include "base/clock.h"
+#include "store/era.h"
+
+#define BLOCK_BITS		40
+#define START_BITS		39		/* where in the block an era begins */
+#define RESTORE_BLOCKS	64		/* passed over by a restored database */
+
+/* The sequences of one installation of the extension. */
+typedef struct EraSequences
+{
+	Oid			tokens;
+	Oid			record;			/* whose era it is: see era_record() */
+	Oid			began;			/* lease time when it began; unused: there was none before */
+} EraSequences;
+
+static int	failover_wait = 0;	/* milliseconds */
+
+/* Era that this process has entered: in which sequence, and when it began. */
+static Oid	entered_sequence = InvalidOid;
+static TimestampTz entered_began = DT_NOBEGIN;
+
+PG_FUNCTION_INFO_V1(lease_new_era);
+
+void
+era_init(void)
+{
+	DefineCustomIntVariable("lease_lock.failover_wait",
+							"Time after a failover during which no lease is granted.",
+							"Renewals and releases work meanwhile.",
+							&failover_wait,
+							0, 0, INT_MAX,
+							PGC_SIGHUP,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+}
+
+/* Find a sequence of the extension in the schema of another. */
+static Oid
+sequence_beside(Oid sequence, const char *name)
+{
+	Oid			found = get_relname_relid(name, get_rel_namespace(sequence));
+
+	if (!OidIsValid(found))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s\" of extension \"lease_lock\" does not exist", name),
+				 errhint("Run ALTER EXTENSION lease_lock UPDATE in this database.")));
+	return found;
+}
+
+static EraSequences
+find_sequences(Oid token_sequence)
+{
+	return (EraSequences) {
+		.tokens = token_sequence,
+		.record = sequence_beside(token_sequence, "lease_era_seq"),
+		.began = sequence_beside(token_sequence, "lease_era_began_seq")
+	};
+}
+
+/* Get the last value of a sequence; false when it was never used. */
+static bool
+last_value(Oid sequence, int64 *value)
+{
+	LOCAL_FCINFO(call, 1);
+	Datum		result;
+
+	InitFunctionCallInfoData(*call, NULL, 1, InvalidOid, NULL, NULL);
+	call->args[0].value = ObjectIdGetDatum(sequence);
+	call->args[0].isnull = false;
+	result = pg_sequence_last_value(call);
+	if (call->isnull)
+		return false;
+	*value = DatumGetInt64(result);
+	return true;
+}
+
+static void
+set_value(Oid sequence, int64 value)
+{
+	DirectFunctionCall2(setval_oid, ObjectIdGetDatum(sequence), Int64GetDatum(value));
+}
+
+/* What is recorded of this era: whose it is, in the high half, and the timeline. */
+static uint64
+era_record(const EraSequences *sequences)
+{
+	uint64		owner = hash_combine64(GetSystemIdentifier(),
+									   hash_combine64(MyDatabaseId, sequences->tokens));
+
+	return (owner >> 32) << 32 | GetWALInsertionTimeLine();
+}
+
+/* Choose the last token before those of a new era. */
+static int64
+jump_target(int64 last_token, uint64 recorded, uint64 record)
+{
+	uint64		block = ((uint64) last_token + (UINT64CONST(1) << START_BITS)) >> BLOCK_BITS;
+	uint32		timeline = (uint32) record;
+	bool		same_owner = recorded >> 32 == record >> 32;
+	uint64		start;
+
+	if (same_owner && timeline > (uint32) recorded)
+		block += timeline - (uint32) recorded;
+	else if (same_owner)
+		block++;
+	else
+		block += RESTORE_BLOCKS + timeline;
+
+	if (block >= UINT64CONST(1) << (63 - BLOCK_BITS))
+		ereport(ERROR,
+				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
+				 errmsg("fencing tokens are used up")));
+	if (!pg_strong_random(&start, sizeof(start)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate a random token")));
+	return block << BLOCK_BITS | start >> (64 - START_BITS);
+}
+
+/* Have the sequence jump, and record why. The caller holds the lock. */
+static void
+begin_era(const EraSequences *sequences, uint64 recorded, uint64 record)
+{
+	int64		last_token = 0;
+	bool		any_token = last_value(sequences->tokens, &last_token);
+
+	if (any_token || recorded != 0)
+	{
+		set_value(sequences->tokens, jump_target(last_token, recorded, record));
+		set_value(sequences->began, clock_now());
+		XLogFlush(XactLastRecEnd);
+		ereport(LOG,
+				(errmsg("new era of fencing tokens in database \"%s\", timeline %u",
+						get_database_name(MyDatabaseId), (uint32) record),
+				 failover_wait == 0 ?
+				 errdetail("Leases are granted at once.") :
+				 errdetail("Leases are granted after %d ms.", failover_wait),
+				 failover_wait == 0 ?
+				 errhint("If grants may have been lost in an asynchronous failover, set lease_lock.failover_wait to the longest ttl in use.") : 0));
+	}
+	set_value(sequences->record, (int64) record);
+}
+
+/*
+ * Compare what is recorded with this server, and begin a new era when it differs, or
+ * when that is wanted. Returns when the era began.
+ */
+static TimestampTz
+compare_era(const EraSequences *sequences, bool begin_new)
+{
+	uint64		record = era_record(sequences);
+	int64		recorded = 0;
+	TimestampTz began;
+
+	if (begin_new || !last_value(sequences->record, &recorded) || (uint64) recorded != record)
+	{
+		LockDatabaseObject(RelationRelationId, sequences->record, 0, ExclusiveLock);
+		if (begin_new || !last_value(sequences->record, &recorded) || (uint64) recorded != record)
+		{
+			(void) last_value(sequences->record, &recorded);
+			begin_era(sequences, (uint64) recorded, record);
+		}
+		UnlockDatabaseObject(RelationRelationId, sequences->record, 0, ExclusiveLock);
+	}
+	return last_value(sequences->began, &began) ? began : DT_NOBEGIN;
+}
+
+/* The same for a caller who has no privileges on the sequences. */
+static void
+enter(Oid token_sequence, bool begin_new)
+{
+	EraSequences sequences = find_sequences(token_sequence);
+	Oid			role;
+	int			context;
+
+	GetUserIdAndSecContext(&role, &context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
+	entered_began = compare_era(&sequences, begin_new);
+	SetUserIdAndSecContext(role, context);
+	entered_sequence = token_sequence;
+}
+
+/*
+ * Once in the life of a process is enough: the timeline changes only by a
+ * promotion, before which the process cannot have wanted a token.
+ */
+void
+era_enter(Oid token_sequence)
+{
+	if (token_sequence != entered_sequence)
+		enter(token_sequence, false);
+}
+
+TimestampTz
+era_grants_from(Oid token_sequence)
+{
+	if (failover_wait == 0)
+		return DT_NOBEGIN;
+	era_enter(token_sequence);
+	return entered_began == DT_NOBEGIN ? DT_NOBEGIN : entered_began + failover_wait * INT64CONST(1000);
+}
+
+/*
+ * lease_new_era()
+ *
+ * The sequences are those in the schema of the function. On the creation of
+ * the extension, which calls it, no token was handed out: then nothing jumps.
+ */
+Datum
+lease_new_era(PG_FUNCTION_ARGS)
+{
+	Oid			schema = get_func_namespace(fcinfo->flinfo->fn_oid);
+
+	PreventCommandIfReadOnly("lease_new_era()");
+	enter(get_relname_relid("lease_token_seq", schema), true);
+	PG_RETURN_VOID();
+}
