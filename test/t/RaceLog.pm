@@ -263,6 +263,16 @@ sub read_session
 
 my $never = 9e18;
 
+# Was it this call that ended the lease? It may have been one of several holds that was
+# released, or granted after the others on the resource were broken.
+sub surely_ended
+{
+	my ($lease, $call) = @_;
+
+	return 0 if $call->{what} eq 'release_all' || $call->{what} eq 'release' && $lease->{again};
+	return $call->{what} ne 'break' || $lease->{t1} < $call->{t0};
+}
+
 # The leases that the calls tell of, in the order of their tokens, with the calls
 # that extended, asserted and ended each.
 sub find_leases
@@ -335,7 +345,7 @@ sub find_leases
 		$l->{taken_until} = min(max(0, @until) + $l->{delay}, map { $_->{t0} } @final);
 		$l->{free_by} = max(0, @late) + $l->{delay};
 		$l->{free_by} = min($l->{free_by}, map { $l->{keep} ? max($_->{gone_at}, min($l->{keep} + $l->{t1}, $l->{free_by})) : $_->{gone_at} }
-			grep { $_->{what} ne 'release_all' && !($_->{what} eq 'release' && $l->{again}) } @final);
+			grep { surely_ended($l, $_) } @final);
 		$l->{free_by} = max($l->{free_by}, map { $_->{gone_at} } @{ $l->{extended} }, @{ $l->{asserted} }, @{ $l->{ended} }, $l->{grant});
 	}
 	return @leases;
@@ -350,7 +360,7 @@ sub show
 	my ($c) = @_;
 	my $base = $problems->{base};
 
-	return sprintf '%s%s %s by s%d/%s token %s at %.3f..%.3f ms, %s open until %.3f', $c->{what}, $c->{mode} ? " $c->{mode}" : '',
+	return sprintf '%s%s %s by s%d/%s token %s at %.3f..%.3f ms, %s open until %.3f', $c->{what}, $c->{mode} ? " $c->{mode}$c->{permits}" : '',
 	  $c->{resource}, $c->{session}, $c->{owner}, $c->{token}, ($c->{t0} - $base) / 1000, ($c->{t1} - $base) / 1000,
 	  ($c->{ok} ? 'yes' : 'no') . ($c->{final} ? '' : $c->{undone} ? ' (undone)' : ' (rolled back)'), ($c->{open_until} - $base) / 1000;
 }
@@ -496,7 +506,8 @@ sub check_refusal
 		return if !$only_shared && (@writers || grep { $_->{mode} eq 'exclusive' } @holders);
 		return if $call->{mode} eq 'permit' && @writers + @holders >= $call->{permits};
 	}
-	violation('refused, although nothing was in the way', $call, @writers, @holders);
+	violation('refused, although nothing was in the way', $call, sort { $a->{t0} <=> $b->{t0} }
+		grep { $_->{ok} && $_->{t0} < $call->{t1} && $_->{gone_at} > $call->{t0} - 30_000 && $_->{resource} eq $call->{resource} } @$all);
 	return;
 }
 
