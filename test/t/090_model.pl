@@ -2,8 +2,8 @@
 # session: the server answers what a small model says.
 #
 # MODEL_SEED=n runs one sequence again, MODEL_SEQUENCES=n so many from there on.
-# A failed one is shown with all its calls. On a busy machine it ends after a
-# minute, with fewer sequences.
+# A failed one is shown with all its calls. On a busy machine it ends after three
+# minutes, with fewer sequences.
 #
 # Time stands still, but for the steps of a whole hour that are part of a
 # sequence: then everything in the lock table is moved back by that. Times
@@ -24,7 +24,7 @@ use Test::More;
 my $sequences = $ENV{MODEL_SEQUENCES} // (defined $ENV{MODEL_SEED} ? 1 : 2000);
 my $first = $ENV{MODEL_SEED} // (time % 1_000_000) * 1000;
 my $batch = 100;
-my $enough = defined $ENV{MODEL_SEQUENCES} ? 0 : time + 60;
+my $enough = defined $ENV{MODEL_SEQUENCES} ? 0 : time + 180;
 my $shown = 3;
 
 note("sequences $first to ", $first + $sequences - 1);
