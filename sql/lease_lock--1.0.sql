@@ -4,6 +4,14 @@
 \echo Use "CREATE EXTENSION lease_lock" to load this file. \quit
 
 /*
+ * The schema may belong to somebody who has created functions and operators
+ * there. This script, and each query of a view, names the schema of whatever
+ * is not its own: types, functions, operators. A bare operator would be the
+ * one of the schema where its argument types fit better, run by whoever reads
+ * the view.
+ */
+
+/*
  * Fencing tokens. No cache: a session that kept numbers back would hand out
  * a smaller token after a larger one.
  */
@@ -13,7 +21,7 @@ CREATE SEQUENCE lease_token_seq AS pg_catalog.int8 NO CYCLE CACHE 1;
  * Dumped, so that a restored database does not count backwards. The leases
  * are not: nobody holds them in the restored database.
  */
-SELECT pg_catalog.pg_extension_config_dump('lease_token_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('lease_token_seq'::pg_catalog.regclass, ''::pg_catalog.text);
 
 /*
  * The era of the tokens: a fingerprint of server, timeline and token sequence,
@@ -65,6 +73,13 @@ CREATE TABLE lease_lock (
 ALTER TABLE lease_lock
 	ALTER COLUMN resource SET STORAGE PLAIN,
 	ALTER COLUMN owner SET STORAGE PLAIN;
+
+/*
+ * Only the functions below touch them. Default privileges of the role that
+ * creates the extension may have opened them to everybody.
+ */
+REVOKE ALL ON TABLE lease_lock FROM PUBLIC;
+REVOKE ALL ON SEQUENCE lease_token_seq FROM PUBLIC;
 
 COMMENT ON TABLE lease_lock IS
 	'leases, as the lease_* functions keep them; read lease_status instead';
@@ -274,31 +289,40 @@ CREATE VIEW lease_status AS
 SELECT
 	l.resource,
 	l.slot,
-	CASE l.mode WHEN 'x' THEN 'exclusive' WHEN 's' THEN 'shared' ELSE 'permit' END AS mode,
-	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE')
-			OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE')
-		THEN l.owner END AS owner,
+	CASE
+		WHEN l.mode OPERATOR(pg_catalog.=) 'x'::pg_catalog."char" THEN 'exclusive'::pg_catalog.text
+		WHEN l.mode OPERATOR(pg_catalog.=) 's'::pg_catalog."char" THEN 'shared'::pg_catalog.text
+		ELSE 'permit'::pg_catalog.text
+	END AS mode,
+	CASE WHEN c.shown THEN l.owner END AS owner,
 	l.token,
-	CASE WHEN l.owner IS NULL THEN 'released' WHEN l.expires_at > c.now THEN 'held' ELSE 'expired' END AS state,
-	l.expires_at - c.now AS expires_in,
+	CASE
+		WHEN l.owner IS NULL THEN 'released'::pg_catalog.text
+		WHEN l.expires_at OPERATOR(pg_catalog.>) c.now THEN 'held'::pg_catalog.text
+		ELSE 'expired'::pg_catalog.text
+	END AS state,
+	l.expires_at OPERATOR(pg_catalog.-) c.now AS expires_in,
 	l.granted_at OPERATOR(pg_catalog.+) c.difference AS granted_at,
 	l.expires_at OPERATOR(pg_catalog.+) c.difference AS expires_at,
 	l.expires_at OPERATOR(pg_catalog.+) c.lock_delay OPERATOR(pg_catalog.+) c.difference AS free_at,
 	CASE WHEN l.owner IS NULL THEN 0 ELSE l.holds END AS holds,
 	pg_catalog.pg_get_userbyid(l.holder) AS holder,
 	l.xid,
-	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE')
-			OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE')
-		THEN l.payload END AS payload
+	CASE WHEN c.shown THEN l.payload END AS payload
 FROM lease_lock AS l
 	CROSS JOIN LATERAL (
-		SELECT pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) d.difference AS now, d.difference,
-			l.lock_delay * pg_catalog.make_interval(secs => 0.000001) AS lock_delay
+		SELECT
+			pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) d.difference AS now,
+			d.difference,
+			CAST(l.lock_delay AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS lock_delay,
+			pg_catalog.pg_has_role(l.holder, 'USAGE'::pg_catalog.text)
+				OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE'::pg_catalog.text) AS shown
 		FROM lease_clock_difference() AS d(difference)
 	) AS c
-WHERE l.owner IS NOT NULL OR l.expires_at > c.now;
+WHERE l.owner IS NOT NULL OR l.expires_at OPERATOR(pg_catalog.>) c.now;
 COMMENT ON VIEW lease_status IS
 	'leases that were granted and not released, or are kept for a while: who holds what until when';
+REVOKE ALL ON lease_status FROM PUBLIC;
 GRANT SELECT ON lease_status TO PUBLIC;
 
 CREATE FUNCTION lease_waiters(
@@ -323,6 +347,7 @@ SELECT
 FROM lease_waiters() AS w;
 COMMENT ON VIEW lease_waiters IS
 	'who waits for which lease, in the order of their turn, and who is in the way';
+REVOKE ALL ON lease_waiters FROM PUBLIC;
 GRANT SELECT ON lease_waiters TO PUBLIC;
 
 CREATE FUNCTION lease_wait_graph()
@@ -368,6 +393,7 @@ SELECT
 FROM lease_stats() AS s;
 COMMENT ON VIEW lease_stats IS
 	'what happened to the leases of this database since stats_reset, counted';
+REVOKE ALL ON lease_stats FROM PUBLIC;
 GRANT SELECT ON lease_stats TO PUBLIC;
 
 CREATE FUNCTION lease_stats_reset()

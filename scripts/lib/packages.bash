@@ -79,16 +79,30 @@ as_root() {
 
 # Some packages start a service at once and at every boot: PostgreSQL on port 5432, PgBouncer, the exporter. This
 # machine did not ask for them, the tests want the programs only. The policy is gone after the installation.
+#
+# One run at a time installs: it locks the folder of the policy. A policy of ours that is there when it has the lock
+# was left by a run that was killed.
 unwanted_services=(pgbouncer prometheus-postgres-exporter)
 no_cluster_file=/etc/postgresql-common/createcluster.d/zz_lease_lock_install.conf
 policy_file=/usr/sbin/policy-rc.d
 kept_policy_file=$policy_file.lease_lock_kept
+
+# The lock's file descriptor, while this run has the lock.
+install_lock=
 
 is_own_policy() {
 	grep -qs lease_lock "$policy_file"
 }
 
 forbid_services() {
+	exec {install_lock}<"${policy_file%/*}"
+	if ! flock -w 600 "$install_lock"; then
+		echo 'another installation for lease_lock does not end' >&2
+		exec {install_lock}<&-
+		install_lock=
+		exit 1
+	fi
+
 	as_root install -d -m 755 "${no_cluster_file%/*}"
 	echo 'create_main_cluster = false' | as_root tee "$no_cluster_file" >/dev/null
 
@@ -107,16 +121,21 @@ forbid_services() {
 	as_root chmod 755 "$policy_file"
 }
 
+# Undoes it, and goes on when a step fails: this is also how a script that was stopped ends. Does nothing in a run
+# that did not forbid any.
 allow_services() {
+	[[ -n $install_lock ]] || return 0
 	if [[ -e $no_cluster_file ]]; then
-		as_root rm -f "$no_cluster_file"
-		as_root rmdir -p --ignore-fail-on-non-empty "${no_cluster_file%/*}"
+		as_root rm -f "$no_cluster_file" || true
+		as_root rmdir -p --ignore-fail-on-non-empty "${no_cluster_file%/*}" || true
 	fi
 	if [[ -e $kept_policy_file ]]; then
-		as_root mv "$kept_policy_file" "$policy_file"
+		as_root mv "$kept_policy_file" "$policy_file" || true
 	elif is_own_policy; then
-		as_root rm -f "$policy_file"
+		as_root rm -f "$policy_file" || true
 	fi
+	exec {install_lock}<&-
+	install_lock=
 }
 
 # Nor at the next boot, under either system of starting services.
@@ -132,7 +151,7 @@ disable_services() {
 
 apt_install() {
 	as_root env DEBIAN_FRONTEND=noninteractive \
-		apt-get -qq -y --no-install-recommends install "$@" >&2
+		apt-get -qq -y --no-install-recommends install "$@" >&2 {install_lock}<&- # what it starts must not keep the lock
 }
 
 # Worth a try each, and not worth to fail for: a test whose client cannot be had is skipped.

@@ -94,9 +94,10 @@ stop_all_inside() {
 	kill -KILL "${pids[@]}" 2>/dev/null || true
 }
 
+# The folder first: nothing that fails outside of it may leave a server behind.
 clean_up() {
 	trap '' INT TERM HUP
-	allow_services
+	set +e
 	if [[ -n $work ]]; then
 		{
 			[[ -z $child ]] || kill -TERM "$child" || true
@@ -105,6 +106,7 @@ clean_up() {
 		} 2>/dev/null # the shell would report on each
 		rm -rf "$work"
 	fi
+	allow_services
 }
 
 # First thing in a script: from here on, whatever ends it leaves nothing behind.

@@ -568,7 +568,7 @@ lease_assert(PG_FUNCTION_ARGS)
 	Claim		claim = {.owner = name_arg(fcinfo, 1, "owner")};
 
 	require_writable("lease_assert()");
-	PG_RETURN_INT64(assert_lease(resource, &claim, ASSERT_AS_CALLER));
+	PG_RETURN_INT64(assert_lease(resource, &claim, &(Asserter) {.role = GetUserId()}));
 }
 
 /*
@@ -582,7 +582,7 @@ lease_assert_token(PG_FUNCTION_ARGS)
 	Claim		claim = {.token = &token};
 
 	require_writable("lease_assert()");
-	PG_RETURN_INT64(assert_lease(resource, &claim, ASSERT_AS_CALLER));
+	PG_RETURN_INT64(assert_lease(resource, &claim, &(Asserter) {.role = GetUserId()}));
 }
 
 /*

@@ -204,15 +204,27 @@ form_line(char *line, const char *boot_id, int64 offset)
 	snprintf(line + length, MAX_LINE - length, " %08X\n", crc);
 }
 
+/* Read a line that form_line() made; false when it is not one. */
+static bool
+parse_line(const char *line, char *boot_id, int64 *offset)
+{
+	char		good_line[MAX_LINE];
+
+	if (strlen(line) <= BOOT_ID_LENGTH)
+		return false;
+	strlcpy(boot_id, line, BOOT_ID_LENGTH + 1);
+	*offset = strtoi64(line + BOOT_ID_LENGTH, NULL, 10);
+	form_line(good_line, boot_id, *offset);
+	return strcmp(line, good_line) == 0;
+}
+
 /* Load the offset from the file; false unless the file is good for this boot. */
 static bool
 load_offset(const char *boot_id)
 {
 	FILE	   *file = AllocateFile(CLOCK_FILE, "r");
-	char		line[MAX_LINE] = "";
-	char		good_line[MAX_LINE];
-	char	   *end;
-	int64		offset = 0;
+	char		line[MAX_LINE];
+	char		saved_id[BOOT_ID_LENGTH + 1];
 
 	if (file == NULL)
 	{
@@ -225,29 +237,17 @@ load_offset(const char *boot_id)
 	line[fread(line, 1, sizeof(line) - 1, file)] = '\0';
 	FreeFile(file);
 
-	if (strlen(line) > BOOT_ID_LENGTH && line[BOOT_ID_LENGTH] == ' ')
-	{
-		offset = strtoi64(line + BOOT_ID_LENGTH, &end, 10);
-		line[BOOT_ID_LENGTH] = '\0';
-		form_line(good_line, line, offset);
-		line[BOOT_ID_LENGTH] = ' ';
-		if (strcmp(line, good_line) == 0)
-		{
-			if (strncmp(line, boot_id, BOOT_ID_LENGTH) == 0)
-			{
-				clock_offset = offset;
-				return true;
-			}
-			ereport(LOG,
-					(errmsg("file \"%s\" is of another machine, or from before this one was booted", CLOCK_FILE),
-					 errdetail("Lease time starts from the wall clock.")));
-			return false;
-		}
-	}
-	ereport(LOG,
-			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("file \"%s\" is damaged", CLOCK_FILE),
-			 errdetail("Lease time starts from the wall clock.")));
+	if (!parse_line(line, saved_id, &clock_offset))
+		ereport(LOG,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("file \"%s\" is damaged", CLOCK_FILE),
+				 errdetail("Lease time starts from the wall clock.")));
+	else if (strcmp(saved_id, boot_id) != 0)
+		ereport(LOG,
+				(errmsg("file \"%s\" is of another machine, or from before this one was booted", CLOCK_FILE),
+				 errdetail("Lease time starts from the wall clock.")));
+	else
+		return true;
 	return false;
 }
 

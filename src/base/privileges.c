@@ -39,12 +39,16 @@ may_see_owner(Oid role)
 void
 require_holder_privileges(const Lease *lease)
 {
-	const char *holder;
+	if (!may_act(lease))
+		refuse_permission(lease);
+}
 
-	if (may_act(lease))
-		return;
+/* Fail a call of a role that lacks the privileges of the role that acquired the lease. */
+void
+refuse_permission(const Lease *lease)
+{
+	const char *holder = GetUserNameFromId(lease->holder, true);
 
-	holder = GetUserNameFromId(lease->holder, true);
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied for lease on \"%s\"", text_to_cstring(lease->resource)),

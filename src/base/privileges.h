@@ -13,5 +13,6 @@
 extern bool may_act(const Lease *lease);
 extern bool may_see_owner(Oid role);
 extern void require_holder_privileges(const Lease *lease);
+extern void refuse_permission(const Lease *lease);
 
 #endif							/* LEASE_LOCK_PRIVILEGES_H */

@@ -170,7 +170,8 @@ seems_free(LeaseStore *store, const LeaseRequest *request)
 {
 	LeaseRows	rows;
 
-	return store_peek(store, request->resource, &rows) &&
+	return request->mode == MODE_EXCLUSIVE &&
+		store_peek(store, request->resource, &rows) &&
 		rows.row->lease.slot == EXCLUSIVE_SLOT && is_free(&rows.row->lease, clock_now());
 }
 
@@ -191,7 +192,7 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 		decision = decide(&rows, request, clock_now());
 		if (decision.verdict == VERDICT_OWN)
 			return false;
-		if (decision.verdict == VERDICT_REFUSE && rows.same_moment)
+		if (decision.verdict == VERDICT_REFUSE && (rows.count == 1 || rows.same_moment))
 		{
 			*outcome = refused(request, &decision);
 			return true;
@@ -234,6 +235,7 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 	if (is_too_early(store, &outcome) || is_refused_at_once(store, request, &outcome))
 		return outcome;
 
+	store_prepare_token(store);
 	lock_resource(request->resource);
 	now = clock_now();
 	store_look(store, request->resource, &rows);

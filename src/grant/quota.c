@@ -5,9 +5,8 @@
  *
  * Both settings are a superuser's, to be set for roles and databases.
  *
- * Where the library is not preloaded they are nobody's until it is loaded, by
- * the first call. A session that asked for a value when it connected then has
- * neither that value nor the superuser's, which it hid. It gets no leases.
+ * A session that hid the superuser's value when it connected gets no leases;
+ * see superuser_settings.c.
  *
  * The leases of an owner are counted by reading the table, after the new one
  * was written and before its transaction goes on. Two sessions of the same
@@ -22,11 +21,11 @@
 
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/guc_tables.h"
 #include "utils/hsearch.h"
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/superuser_settings.h"
 #include "grant/quota.h"
 #include "rules/rules.h"
 #include "store/store.h"
@@ -37,15 +36,6 @@
 static double max_ttl = 0;
 static int	max_leases_per_owner = 0;
 static bool limit_hidden = false;
-
-/* What decided on the value that a setting had when the session began? */
-static GucSource
-first_source(const char *name)
-{
-	struct config_generic *setting = find_option(name, false, true, LOG);
-
-	return setting != NULL ? setting->reset_source : PGC_S_DEFAULT;
-}
 
 static void
 define_settings(void)
@@ -73,14 +63,8 @@ void
 quota_init(void)
 {
 	static const char *const names[] = {"lease_lock.max_ttl", "lease_lock.max_leases_per_owner"};
-	GucSource	before[lengthof(names)];
 
-	for (size_t i = 0; i < lengthof(names); i++)
-		before[i] = first_source(names[i]);
-	define_settings();
-	for (size_t i = 0; i < lengthof(names); i++)
-		if (before[i] == PGC_S_CLIENT && first_source(names[i]) == PGC_S_DEFAULT)
-			limit_hidden = true;
+	limit_hidden = define_superuser_settings(define_settings, names, lengthof(names));
 }
 
 static void

@@ -7,6 +7,11 @@
  * know nothing of leases are refused, and those that do need say it only once
  * in a transaction. SET LOCAL works through a pooler of transactions.
  *
+ * Which role needs the privileges of the one that acquired the lease? The
+ * current one, or the one that the session acts as. Only in a cascade of a
+ * foreign key nobody chose the current role: it is the owner of the table.
+ * There the role counts that set lease_lock.owner, and so claims the lease.
+ *
  * A lease that was asserted stays with the transaction, see assertion_cache.c. Asked for
  * thousands of rows of one lease, the trigger does little more than to put
  * together the resource's name.
@@ -38,12 +43,22 @@ typedef struct Guard
 	uint64		losses;			/* when the row that the template remembers */
 	uint64		settings;		/* was found to be covered, and */
 	Oid			role;			/* by whom */
+	Oid			shown_to[2];	/* current role and that of the session, when it was found out */
+	bool		hides_name;		/* whether errors must not show the name */
 } Guard;
+
+/* An owner, and who set it; invalid: it came with the session. */
+typedef struct OwnerSetting
+{
+	Oid			set_by;
+	char		owner[FLEXIBLE_ARRAY_MEMBER];	/* a text */
+} OwnerSetting;
 
 /* The settings, and what they mean; NULL when empty. */
 static char *owner_setting;
 static char *token_setting;
-static const text *session_owner = NULL;
+static const OwnerSetting *session_owner = NULL;
+static bool defining = true;	/* a value was set before it could be told by whom */
 static const int64 *session_token = NULL;
 static uint64 settings = 0;		/* counts their changes */
 
@@ -51,7 +66,7 @@ static bool
 check_owner(char **newval, void **extra, GucSource source)
 {
 	size_t		length = strlen(*newval);
-	text	   *owner;
+	OwnerSetting *setting;
 
 	if (length == 0)
 		return true;
@@ -61,12 +76,13 @@ check_owner(char **newval, void **extra, GucSource source)
 		return false;
 	}
 
-	owner = guc_malloc(LOG, VARHDRSZ + length);
-	if (owner == NULL)
+	setting = guc_malloc(LOG, offsetof(OwnerSetting, owner) + VARHDRSZ + length);
+	if (setting == NULL)
 		return false;
-	SET_VARSIZE(owner, VARHDRSZ + length);
-	memcpy(VARDATA(owner), *newval, length);
-	*extra = owner;
+	setting->set_by = source == PGC_S_SESSION && !defining ? GetUserId() : InvalidOid;
+	SET_VARSIZE(setting->owner, VARHDRSZ + length);
+	memcpy(VARDATA(setting->owner), *newval, length);
+	*extra = setting;
 	return true;
 }
 
@@ -121,6 +137,7 @@ guard_init(void)
 							   PGC_USERSET,
 							   0,
 							   check_owner, assign_owner, NULL);
+	defining = false;
 
 	DefineCustomStringVariable("lease_lock.token",
 							   "Token that the leases must have under which protected tables are written.",
@@ -197,20 +214,51 @@ describe_table(void *arg)
 	errcontext("write to protected table \"%s\"", RelationGetRelationName((Relation) arg));
 }
 
-static void
-assert_for_row(text *resource)
+/*
+ * Which role writes? The server's own statements of a foreign key, and nothing
+ * else, run without enforced row security; they run as the table's owner.
+ */
+static Oid
+writing_role(void)
 {
-	Claim		claim = {.owner = session_owner, .token = session_token};
+	if (!InNoForceRLSOperation())
+		return GetUserId();
+	return session_owner != NULL && OidIsValid(session_owner->set_by) ? session_owner->set_by : GetOuterUserId();
+}
 
-	if (claim.owner == NULL)
+/* Must errors not show the name of a row's lease to those who get them? */
+static bool
+hides_name(Guard *guard)
+{
+	if (guard->shown_to[0] != GetUserId() || guard->shown_to[1] != GetOuterUserId())
+	{
+		guard->hides_name = !template_is_visible(guard->template);
+		guard->shown_to[0] = GetUserId();
+		guard->shown_to[1] = GetOuterUserId();
+	}
+	return guard->hides_name;
+}
+
+static void
+assert_for_row(Guard *guard, Relation table, const text *resource)
+{
+	Claim		claim = {.token = session_token};
+	Asserter	asserter = {
+		.role = writing_role(),
+		.other_role = GetOuterUserId(),
+		.row_of = hides_name(guard) ? RelationGetRelationName(table) : NULL
+	};
+
+	if (session_owner == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("no owner is named for the lease on \"%s\"", text_to_cstring(resource)),
+				 errmsg("no owner is named for the lease on %s", asserted_name(resource, &asserter)),
 				 errdetail("The setting \"lease_lock.owner\" is empty."),
 				 errhint("Acquire the lease, and in the transaction that writes "
 						 "SET LOCAL lease_lock.owner to its owner.")));
 
-	assert_lease(resource, &claim, ASSERT_AS_SESSION);
+	claim.owner = (const text *) session_owner->owner;
+	assert_lease(resource, &claim, &asserter);
 }
 
 /*
@@ -242,11 +290,11 @@ guard_row(Guard *guard, const TriggerData *call)
 
 	if (!is_covered(guard, row))
 	{
-		assert_for_row(template_fill(guard->template, row, &guard->name));
+		assert_for_row(guard, call->tg_relation, template_fill(guard->template, row, &guard->name));
 		remember_covered(guard, row);
 	}
 	if (new_row != NULL && !template_unchanged(guard->template, row, new_row))
-		assert_for_row(template_fill(guard->template, new_row, &guard->name));
+		assert_for_row(guard, call->tg_relation, template_fill(guard->template, new_row, &guard->name));
 }
 
 /*

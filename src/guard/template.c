@@ -35,6 +35,7 @@
 #include "base/compat.h"
 #include "lease_lock.h"
 #include "guard/template.h"
+#include "guard/visible.h"
 
 /* Some text, and the column behind it. */
 typedef struct TemplatePart
@@ -357,6 +358,16 @@ template_of_trigger(const Trigger *trigger, Relation table)
 	return template;
 }
 
+/* May errors show the name that a row's values make? */
+bool
+template_is_visible(const Template *template)
+{
+	for (int i = 0; i < template->nparts; i++)
+		if (template->parts[i].column != 0 && !column_is_visible(template->table, template->parts[i].column))
+			return false;
+	return true;
+}
+
 /*
  * Make the name of the resource that a row belongs to. The result is in the
  * buffer, and good until that is used again.
@@ -395,8 +406,11 @@ template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer)
 	if (length == 0 || length > MAX_NAME_LENGTH)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 template_is_visible(template) ?
 				 errmsg("name of the lease for a row of protected table \"%s\" has %d bytes",
-						RelationGetRelationName(template->table), length),
+						RelationGetRelationName(template->table), length) :
+				 errmsg("name of the lease for a row of protected table \"%s\" is too short or too long",
+						RelationGetRelationName(template->table)),
 				 errdetail("The resource of a lease has 1 to %d bytes.", MAX_NAME_LENGTH),
 				 errhint("Use a template with shorter columns.")));
 

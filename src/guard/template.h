@@ -19,6 +19,7 @@ extern void template_init(void);
 extern Template *template_for_table(const char *text, Relation table);
 extern Template *template_of_trigger(const Trigger *trigger, Relation table);
 extern text *template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer);
+extern bool template_is_visible(const Template *template);
 extern bool template_unchanged(const Template *template, TupleTableSlot *old_row, TupleTableSlot *new_row);
 extern void template_remember(Template *template, TupleTableSlot *row);
 extern bool template_is_remembered(const Template *template, TupleTableSlot *row);

@@ -26,6 +26,7 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
+#include "guard/visible.h"
 
 PG_FUNCTION_INFO_V1(lease_version);
 
@@ -123,6 +124,9 @@ refuse_stale(const TriggerData *call, const VersionColumn *column, int64 version
 
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 !column_is_visible(call->tg_relation, column->number) ?
+			 errmsg("stale write to table \"%s\": the update sets column \"%s\" to another version than the next one",
+					RelationGetRelationName(call->tg_relation), name) :
 			 slot_attisnull(call->tg_newslot, column->number) ?
 			 errmsg("stale write to table \"%s\": column \"%s\" is at " INT64_FORMAT ", the update sets it to null",
 					RelationGetRelationName(call->tg_relation), name, version) :
@@ -159,7 +163,8 @@ lease_version(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("version column \"%s\" of table \"%s\" is out of range",
 						call->tg_trigger->tgargs[0], RelationGetRelationName(call->tg_relation)),
-				 errdetail("It has reached " INT64_FORMAT ".", version)));
+				 column_is_visible(call->tg_relation, column->number) ?
+				 errdetail("It has reached " INT64_FORMAT ".", version) : 0));
 
 	next[0] = column->type == INT4OID ? Int32GetDatum((int32) (version + 1)) : Int64GetDatum(version + 1);
 	if (OidIsValid(column->domain))

@@ -23,7 +23,10 @@
 #include "base/privileges.h"
 #include "lease/lease.h"
 
-/* Say who has the claimed lease, as far as the caller may know. */
+/*
+ * Say who has the claimed lease, as far as the caller may know. In a function
+ * that runs as its definer, the error still goes to the session.
+ */
 static char *
 describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 {
@@ -38,7 +41,7 @@ describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 	if (claim->owner != NULL && is_owner(lease, claim->owner))
 		return psprintf("That owner holds it with token " INT64_FORMAT " for another %.3f seconds.",
 						lease->token, seconds);
-	if (may_act(lease))
+	if (may_act(lease) && has_privs_of_role(GetOuterUserId(), lease->holder))
 		return psprintf("Owner \"%s\" holds it with token " INT64_FORMAT " for another %.3f seconds.",
 						text_to_cstring(lease->owner), lease->token, seconds);
 	return psprintf("Another owner holds it for another %.3f seconds.", seconds);
@@ -59,43 +62,54 @@ find_culprit(const LeaseRows *rows, const Claim *claim, TimestampTz now)
 	return culprit;
 }
 
-/* Fail an assertion. */
+/* What errors call the resource. */
+char *
+asserted_name(const text *resource, const Asserter *asserter)
+{
+	if (asserter->row_of != NULL)
+		return psprintf("a row of table \"%s\"", asserter->row_of);
+	return psprintf("\"%s\"", text_to_cstring(resource));
+}
+
+/*
+ * Fail an assertion. Where the resource is not told, nothing is told of its
+ * lease either: the times and tokens in lease_status would tell which it is.
+ */
 static void
-refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim, TimestampTz now)
+refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim, TimestampTz now,
+				 const Asserter *asserter)
 {
 	const LeaseRow *culprit = find_culprit(rows, claim, now);
-	char	   *name = text_to_cstring(resource);
+	char	   *name = asserted_name(resource, asserter);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 claim->owner == NULL ?
-			 errmsg("lease on \"%s\" with token " INT64_FORMAT " is not held", name, *claim->token) :
+			 errmsg("lease on %s with token " INT64_FORMAT " is not held", name, *claim->token) :
 			 claim->token == NULL ?
-			 errmsg("lease on \"%s\" is not held by owner \"%s\"", name, text_to_cstring(claim->owner)) :
-			 errmsg("lease on \"%s\" is not held by owner \"%s\" with token " INT64_FORMAT,
+			 errmsg("lease on %s is not held by owner \"%s\"", name, text_to_cstring(claim->owner)) :
+			 errmsg("lease on %s is not held by owner \"%s\" with token " INT64_FORMAT,
 					name, text_to_cstring(claim->owner), *claim->token),
+			 asserter->row_of != NULL ? 0 :
 			 errdetail_internal("%s", culprit ? describe_holder(&culprit->lease, claim, now) : "Nobody holds it."),
 			 errhint("Acquire it with lease_acquire() and do the work again from the start: "
 					 "what it is about may have changed.")));
 }
 
-/*
- * May the current transaction rely on a lease that the role acquired? A
- * cascade of a foreign key runs as the owner of the table and a function may
- * run as its definer: there the role that the session acts as counts, too.
- */
-static bool
-may_rely(const Lease *lease, AssertRole role)
-{
-	return may_act(lease) ||
-		(role == ASSERT_AS_SESSION && has_privs_of_role(GetOuterUserId(), lease->holder));
-}
-
+/* Refuse a lease that the roles which count may not act on. */
 static void
-require_reliable(const Lease *lease, AssertRole role)
+require_reliance(const Lease *lease, const Asserter *asserter)
 {
-	if (!may_rely(lease, role))
-		require_holder_privileges(lease);
+	if (has_privs_of_role(asserter->role, lease->holder) ||
+		(OidIsValid(asserter->other_role) && has_privs_of_role(asserter->other_role, lease->holder)))
+		return;
+
+	if (asserter->row_of == NULL)
+		refuse_permission(lease);
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for lease on %s", asserted_name(lease->resource, asserter)),
+			 errhint("Act as a role that has the privileges of the role that acquired it.")));
 }
 
 /*
@@ -103,7 +117,7 @@ require_reliable(const Lease *lease, AssertRole role)
  * the transaction to wait for before that can be told, if there is one.
  */
 static TransactionId
-try_assert(LeaseStore *store, const text *resource, const Claim *claim, AssertRole role, int64 *token)
+try_assert(LeaseStore *store, const text *resource, const Claim *claim, const Asserter *asserter, int64 *token)
 {
 	LeaseRows	rows;
 	ClaimedLease claimed;
@@ -114,15 +128,17 @@ try_assert(LeaseStore *store, const text *resource, const Claim *claim, AssertRo
 	now = clock_now();
 	claimed = find_claimed(&rows, claim, ACTION_RELY, now);
 	if (claimed.row == NULL || !is_held(&claimed.row->lease, now))
-		refuse_assertion(&rows, resource, claim, now);
-	require_reliable(&claimed.row->lease, role);
+		refuse_assertion(&rows, resource, claim, now, asserter);
+	require_reliance(&claimed.row->lease, asserter);
 	if (!TransactionIdIsValid(claimed.transaction) && store_lock_weakly(store, claimed.row))
 	{
 		if (!is_held(&claimed.row->lease, clock_now()))
-			refuse_assertion(&rows, resource, claim, clock_now());
+			refuse_assertion(&rows, resource, claim, clock_now(), asserter);
 		*token = claimed.row->lease.token;
 		remember_assertion(&claimed.row->lease);
 	}
+	else if (!TransactionIdIsValid(claimed.transaction))
+		claimed.transaction = claimed.row->changed_by;
 	unlock_resource(resource);
 	return claimed.transaction;
 }
@@ -137,7 +153,7 @@ try_assert(LeaseStore *store, const text *resource, const Claim *claim, AssertRo
  * back, so this errs on the safe side. Both versions get the row lock.
  */
 int64
-assert_lease(const text *resource, const Claim *claim, AssertRole role)
+assert_lease(const text *resource, const Claim *claim, const Asserter *asserter)
 {
 	const Lease *asserted = find_assertion(resource, claim);
 	LeaseStore *store;
@@ -146,7 +162,7 @@ assert_lease(const text *resource, const Claim *claim, AssertRole role)
 
 	if (asserted != NULL)
 	{
-		require_reliable(asserted, role);
+		require_reliance(asserted, asserter);
 		return asserted->token;
 	}
 
@@ -155,7 +171,7 @@ assert_lease(const text *resource, const Claim *claim, AssertRole role)
 	{
 		CHECK_FOR_INTERRUPTS();
 
-		transaction = try_assert(store, resource, claim, role, &token);
+		transaction = try_assert(store, resource, claim, asserter, &token);
 		if (token != 0)
 			break;
 		if (TransactionIdIsValid(transaction))
@@ -174,8 +190,14 @@ held_token(const text *resource, const text *owner, int64 *token)
 	LeaseRows	rows;
 	const LeaseRow *row;
 
-	store_look(store, resource, &rows);
-	row = find_held(&rows, &claim, clock_now());
+	/* Without the resource lock, a look can miss a row whose change was committed meanwhile. */
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		store_look(store, resource, &rows);
+		row = find_held(&rows, &claim, clock_now());
+	} while (row == NULL && !rows.same_moment);
+
 	if (row != NULL)
 		*token = row->lease.token;
 	store_close(store);

@@ -28,14 +28,18 @@ extern bool transfer_lease(text *resource, const text *owner, text *new_owner, i
 /* break.c */
 extern bool break_leases(const text *resource);
 
-/* assert.c: leases that a transaction relies on, and which role may do that */
-typedef enum AssertRole
-{
-	ASSERT_AS_CALLER,			/* the current role */
-	ASSERT_AS_SESSION			/* or the one that the session acts as */
-} AssertRole;
+/* assert.c: leases that a transaction relies on */
 
-extern int64 assert_lease(const text *resource, const Claim *claim, AssertRole role);
+/* Who relies on a lease, and what errors may tell. */
+typedef struct Asserter
+{
+	Oid			role;			/* has to have the privileges of the role that acquired it, */
+	Oid			other_role;		/* or this one has; invalid: no other */
+	const char *row_of;			/* table; errors then do not tell the resource. NULL: they do */
+} Asserter;
+
+extern int64 assert_lease(const text *resource, const Claim *claim, const Asserter *asserter);
+extern char *asserted_name(const text *resource, const Asserter *asserter);
 extern bool held_token(const text *resource, const text *owner, int64 *token);
 
 #endif							/* LEASE_LOCK_LEASE_H */

@@ -63,10 +63,13 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 	LeaseRows	rows;
 	LeaseRows	all;
 	TimestampTz now;
-	const LeaseRow *row = begin_action(store, resource, &claim, ACTION_END, &rows, &now);
-	bool		held = row != NULL && is_held(&row->lease, now);
+	const LeaseRow *row;
+	bool		held;
 	bool		to_another = !same_text(owner, new_owner);
 
+	store_prepare_token(store);
+	row = begin_action(store, resource, &claim, ACTION_END, &rows, &now);
+	held = row != NULL && is_held(&row->lease, now);
 	if (held)
 	{
 		store_look(store, resource, &all);

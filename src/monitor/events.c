@@ -24,6 +24,7 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/superuser_settings.h"
 #include "monitor/events.h"
 #include "monitor/printable.h"
 #include "monitor/stats.h"
@@ -44,8 +45,8 @@ static const struct config_enum_entry log_events_options[] = {
 
 static int	log_events = LOG_EVENTS_TAKEOVER;
 
-void
-events_init(void)
+static void
+define_setting(void)
 {
 	DefineCustomEnumVariable("lease_lock.log_events",
 							 "Which events of leases are written to the server's log.",
@@ -56,6 +57,16 @@ events_init(void)
 							 PGC_SUSET,
 							 0,
 							 NULL, NULL, NULL);
+}
+
+/* A session that hid what the superuser wants to have logged has all logged. */
+void
+events_init(void)
+{
+	static const char *const names[] = {"lease_lock.log_events"};
+
+	if (define_superuser_settings(define_setting, names, lengthof(names)))
+		SetConfigOption(names[0], "all", PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /* "owner "x" of role "y"", with nothing in it that could forge a line */

@@ -22,14 +22,16 @@ static bool
 is_invisible(pg_wchar character)
 {
 	return character < 0x20 || (character >= 0x7F && character < 0xA0) ||
-		(character >= 0x200B && character <= 0x200F) ||
+		character == 0x061C || (character >= 0x200B && character <= 0x200F) ||
 		(character >= 0x2028 && character <= 0x202E) ||
 		(character >= 0x2060 && character <= 0x206F) || character == 0xFEFF;
 }
 
 /*
  * Can the character of so many bytes be shown as it is? In a database without
- * an encoding nobody knows what a byte above ASCII stands for.
+ * an encoding nobody knows what a byte above ASCII stands for. From 0x80 to
+ * 0x9F most encodings of one byte have control characters. In some they are
+ * letters, but the terminal that shows the log may not know about that.
  */
 static bool
 is_printable(const unsigned char *character, int length)
@@ -38,7 +40,7 @@ is_printable(const unsigned char *character, int length)
 		return !is_invisible(utf8_to_unicode(character));
 	if (length > 1)
 		return true;
-	return !(*character < 0x20 || *character == 0x7F) &&
+	return *character >= 0x20 && !(*character >= 0x7F && *character < 0xA0) &&
 		!(IS_HIGHBIT_SET(*character) && GetDatabaseEncoding() == PG_SQL_ASCII);
 }
 

@@ -238,7 +238,8 @@ purge_batch(BlockNumber first_block)
 bool
 purge_has(TransactionId xid)
 {
-	return purge_state != NULL && pg_atomic_read_u32(&purge_state->batch_xid) == xid;
+	return TransactionIdIsValid(xid) && purge_state != NULL &&
+		pg_atomic_read_u32(&purge_state->batch_xid) == xid;
 }
 
 /*

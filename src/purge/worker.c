@@ -19,9 +19,12 @@
  * ended by the server, which logs that itself; then the next visits are put
  * off for longer and longer.
  *
- * It runs as the bootstrap superuser, but runs no SQL and calls nothing that a
- * user defined: rows are read and deleted through the table access method,
- * and a delete does not evaluate index expressions.
+ * The worker connects as the bootstrap superuser. So nothing that a user
+ * defines may run in it: no SQL; rows are read and deleted through the table
+ * access method; and nothing asks for expressions or predicates of indexes,
+ * since the relation cache evaluates what is constant in them. Should something
+ * run all the same, it does so as the owner of the lock table, who defined it,
+ * in a security-restricted operation, as in autovacuum and REINDEX.
  *
  * There is none on a standby, until it is promoted.
  *
@@ -33,7 +36,9 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
+#include "commands/extension.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -41,12 +46,15 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "base/clock.h"
 #include "base/compat.h"
@@ -239,6 +247,49 @@ report_progress(BlockNumber block, BlockNumber nblocks)
 	pgstat_report_activity(STATE_RUNNING, activity);
 }
 
+/* Lock the lock table as a batch does, and get its owner; invalid: not now. */
+static Oid
+lock_table_owner(void)
+{
+	Oid			extension = get_extension_oid("lease_lock", true);
+	Oid			relid = InvalidOid;
+	Oid			owner = InvalidOid;
+	HeapTuple	tuple;
+
+	if (OidIsValid(extension))
+		relid = get_relname_relid("lease_lock", get_extension_schema(extension));
+	if (!OidIsValid(relid) || !ConditionalLockRelationOid(relid, RowExclusiveLock))
+		return InvalidOid;
+
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	if (HeapTupleIsValid(tuple))
+	{
+		owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+		ReleaseSysCache(tuple);
+	}
+	return owner;
+}
+
+/*
+ * Do a batch with the privileges of the owner of the lock table, who cannot
+ * change while it is locked. An error ends the transaction, and with it that
+ * role. Without an owner there is nothing to do but to find out why.
+ */
+static PurgeBatch
+purge_as_owner(BlockNumber first_block)
+{
+	Oid			owner = lock_table_owner();
+	Oid			user;
+	int			context;
+	PurgeBatch	batch;
+
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(OidIsValid(owner) ? owner : user, context | SECURITY_RESTRICTED_OPERATION);
+	batch = purge_batch(first_block);
+	SetUserIdAndSecContext(user, context);
+	return batch;
+}
+
 /*
  * Batch after batch, until all is done or the time is up. The rests between
  * them leave the processor, and the disk, to those who work with leases.
@@ -256,7 +307,7 @@ visit(BlockNumber first_block)
 
 		begin_transaction();
 		if (may_stay())
-			batch = purge_batch(batch.next_block);
+			batch = purge_as_owner(batch.next_block);
 		else
 			batch.result = VISIT_LOCKED;
 		end_transaction();
@@ -283,6 +334,7 @@ override_settings(void)
 		{"transaction_timeout", "0"},
 #endif
 		{"lock_timeout", "1s"},
+		{"search_path", "pg_catalog, pg_temp"},
 		/* What a crash undoes the next visit does again. */
 		{"synchronous_commit", "off"}
 	};

@@ -225,6 +225,7 @@ typedef struct Seats
 	TransactionId transaction;	/* one of these */
 	TimestampTz first_free_at;	/* of the others */
 	const LeaseRow *blocker;	/* holder of one of them */
+	int			expired_count;	/* of other owners */
 	const LeaseRow *own_row;	/* row to take: the owner's former one, */
 	const LeaseRow *tombstone;	/* else one that was released, */
 	const LeaseRow *expired;	/* else one that expired, */
@@ -258,7 +259,10 @@ offer_row(Seats *seats, const LeaseRow *row, const LeaseRequest *request)
 	else if (row->lease.owner == NULL)
 		seats->tombstone = row;
 	else
+	{
 		seats->expired = row;
+		seats->expired_count++;
+	}
 }
 
 /* The lowest slot above 0 that has no row; rows come with descending slots. */
@@ -315,13 +319,18 @@ refuse_full(const Seats *seats)
 	return decision;
 }
 
+/*
+ * Choose the row to take. A permit that leaves an expired one no room takes that
+ * one over, so that its owner learns that it was lost.
+ */
 static Decision
-grant_seat(const Seats *seats)
+grant_seat(const Seats *seats, int room)
 {
 	Decision	decision = {.verdict = VERDICT_GRANT};
+	bool		replaces = seats->expired != NULL && seats->taken + seats->expired_count >= room;
 
 	decision.target = seats->own_row ? seats->own_row :
-		seats->tombstone ? seats->tombstone : seats->expired;
+		seats->tombstone && !replaces ? seats->tombstone : seats->expired;
 	decision.slot = decision.target ? decision.target->lease.slot : seats->unused;
 	if (decision.target != NULL)
 		note_former(&decision, decision.target);
@@ -373,9 +382,9 @@ decide_beside_others(const LeaseRows *rows, const LeaseRequest *request, Timesta
 	}
 
 	seats = look_at_seats(rows, request, now);
-	if (seats.taken >= room || (seats.unused > MAX_SLOT && grant_seat(&seats).target == NULL))
+	decision = grant_seat(&seats, room);
+	if (seats.taken >= room || decision.slot > MAX_SLOT)
 		return refuse_full(&seats);
-	decision = grant_seat(&seats);
 	if (exclusive != NULL)
 		note_former(&decision, exclusive);
 	return decision;
@@ -404,30 +413,6 @@ takes_over(const LeaseRequest *request, const LeaseRow *row)
 /* --- What may be done to a lease ----------------------------------------- */
 
 /*
- * The open transaction that may end the lease in a row that is being changed;
- * invalid if the change leaves the same lease, as a renewal does. All versions
- * that it wrote have to leave it, since a rollback to a savepoint may bring back any of
- * them.
- */
-static TransactionId
-change_that_ends(const LeaseRows *rows, const LeaseRow *row)
-{
-	TransactionId transaction = row->changed_by;
-
-	for (int i = 0; i < rows->count; i++)
-	{
-		const LeaseRow *version = &rows->row[i];
-
-		if (!TransactionIdIsValid(version->inserted_by) || version->lease.slot != row->lease.slot)
-			continue;
-		if (version->lease.owner == NULL || version->lease.token != row->lease.token)
-			return version->inserted_by;
-		transaction = InvalidTransactionId;
-	}
-	return transaction;
-}
-
-/*
  * The weakest row lock of another transaction that conflicts with the action:
  * FOR KEY SHARE, which asserts a lease, lets renewals pass.
  */
@@ -451,6 +436,32 @@ TransactionId
 locker_in_conflict(const LeaseRow *row, OwnAction action)
 {
 	return row->lock_mode >= conflicting_mode(action) ? row->locked_by : InvalidTransactionId;
+}
+
+/*
+ * The open transaction that may end the lease in a row that it is changing;
+ * invalid if the change leaves the same lease, as a renewal does. All versions
+ * that it wrote have to leave it, since a rollback to a savepoint may bring back
+ * any of them. The last version must be neither deleted nor locked against us.
+ */
+static TransactionId
+change_that_ends(const LeaseRows *rows, const LeaseRow *row)
+{
+	bool		has_last_version = !TransactionIdIsValid(row->changed_by);
+
+	for (int i = 0; i < rows->count; i++)
+	{
+		const LeaseRow *version = &rows->row[i];
+
+		if (!TransactionIdIsValid(version->inserted_by) || version->lease.slot != row->lease.slot)
+			continue;
+		if (version->lease.owner == NULL || version->lease.token != row->lease.token)
+			return version->inserted_by;
+		if (TransactionIdIsValid(locker_in_conflict(version, ACTION_RELY)))
+			return version->locked_by;
+		has_last_version |= !TransactionIdIsValid(version->changed_by);
+	}
+	return has_last_version ? InvalidTransactionId : row->changed_by;
 }
 
 /* The transaction that has to end before the action can be taken on this lease. */
@@ -505,8 +516,7 @@ break_waits_for(const LeaseRows *rows, TimestampTz now)
 	{
 		const LeaseRow *row = &rows->row[i];
 
-		if (obstacle_in(row, now).exists && (is_open(row) || !is_free(&row->lease, now)) &&
-			TransactionIdIsValid(write_waits_for(row)))
+		if (obstacle_in(row, now).exists && TransactionIdIsValid(write_waits_for(row)))
 			return write_waits_for(row);
 	}
 	return InvalidTransactionId;

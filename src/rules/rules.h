@@ -40,7 +40,7 @@ typedef enum Verdict
 typedef struct Decision
 {
 	Verdict		verdict;
-	int16		slot;			/* GRANT: lease slot to take */
+	int			slot;			/* GRANT: lease slot to take */
 	const LeaseRow *target;		/* GRANT: row to write, NULL if there is none yet; OWN: the lease */
 	const LeaseRow *former;		/* GRANT: lease that is taken over, the last granted of several */
 	bool		own_lease;		/* REFUSE: because of a lease of the same owner */

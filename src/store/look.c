@@ -11,8 +11,10 @@
  * While a row is being replaced, a dirty scan can miss it: the scan has
  * passed the place where the new version appears, and reaches the old one when
  * it is dead. So a look without the resource lock may miss rows. A look
- * under the resource lock misses none, since all versions were
- * written before it began.
+ * under the resource lock misses none, since all versions were written
+ * before it began; but a transaction that it meets may end before it comes to
+ * the other version. Then it begins again: what a look returns as open was open
+ * until it ended.
  *
  * Scans go backward. Index entries of equal keys are in the order of the
  * versions' places in the table, so the newest version mostly comes first. While an
@@ -205,24 +207,19 @@ transactions_ended(void)
 }
 
 /*
- * Look at all rows of a resource.
+ * Scan the rows of a resource.
  *
- * The look ends with the first version in slot 0 that nobody is changing: it
+ * The scan ends with the first version in slot 0 that nobody is changing: it
  * is the only one, and there are no lower slots. So a look at an exclusive
  * lease reads one row.
  */
-void
-store_look(LeaseStore *store, const text *resource, LeaseRows *rows)
+static void
+scan_rows(LeaseStore *store, const text *resource, LeaseRows *rows)
 {
-	uint64		ended = transactions_ended();
 	int			done = MAX_SLOT + 1;
 	int			skipped_to = MAX_SLOT + 1;
 	SnapshotData dirty;
 	IndexScanDesc scan;
-
-	rows->count = 0;
-	rows->space = lengthof(rows->first);
-	rows->row = rows->first;
 
 	InitDirtySnapshot(dirty);
 	scan = index_beginscan(store->table, store->primary_key, &dirty, NULL, 2, 0, SO_NONE);
@@ -232,13 +229,45 @@ store_look(LeaseStore *store, const text *resource, LeaseRows *rows)
 		LeaseRow   *row = add_row(rows);
 
 		read_row(store, &dirty, row);
-		if (!TransactionIdIsValid(row->inserted_by) && !TransactionIdIsValid(row->changed_by))
+		if (!is_open(row))
 			done = row->lease.slot;
+		RACE_POINT("in a look");
 	}
 	index_endscan(scan);
 	ExecClearTuple(store->slot);
+}
 
-	rows->same_moment = rows->count <= 1 || ended == transactions_ended();
+/* Has a transaction ended that is named in a row? */
+static bool
+open_transaction_ended(const LeaseRows *rows)
+{
+	for (int i = 0; i < rows->count; i++)
+	{
+		const LeaseRow *row = &rows->row[i];
+
+		if ((TransactionIdIsValid(row->inserted_by) && !TransactionIdIsInProgress(row->inserted_by)) ||
+			(TransactionIdIsValid(row->changed_by) && !TransactionIdIsInProgress(row->changed_by)))
+			return true;
+	}
+	return false;
+}
+
+/* Look at all rows of a resource. */
+void
+store_look(LeaseStore *store, const text *resource, LeaseRows *rows)
+{
+	uint64		ended;
+
+	rows->space = lengthof(rows->first);
+	rows->row = rows->first;
+	do
+	{
+		ended = transactions_ended();
+		rows->count = 0;
+		scan_rows(store, resource, rows);
+	} while (open_transaction_ended(rows));
+
+	rows->same_moment = ended == transactions_ended();
 	RACE_POINT("after a look");
 }
 

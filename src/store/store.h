@@ -69,6 +69,7 @@ extern bool store_lock_weakly(LeaseStore *store, const LeaseRow *row);
 
 /* tokens.c: fencing tokens */
 extern void tokens_init(void);
+extern void store_prepare_token(LeaseStore *store);
 extern int64 store_next_token(LeaseStore *store, int64 last_token);
 
 #endif							/* LEASE_LOCK_STORE_H */

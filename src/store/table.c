@@ -17,10 +17,10 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/sysattr.h"
 #include "access/table.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_collation.h"
-#include "catalog/pg_constraint.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
@@ -33,6 +33,13 @@
 
 #include "base/compat.h"
 #include "store/columns.h"
+
+/* What a renewal changes. An index that makes it a key would have renewals conflict with assertions. */
+static const AttrNumber renewed_columns[] = {Anum_expires_at, Anum_holds, Anum_hold_until, Anum_payload};
+
+static const bool not_null[Natts_lease_lock] = {
+	true, true, false, true, true, true, true, true, true, true, true, false, false
+};
 
 static const Oid column_types[Natts_lease_lock] = {
 	TEXTOID, INT2OID, TEXTOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, XID8OID, OIDOID,
@@ -126,7 +133,7 @@ check_table(Relation table)
 		Form_pg_attribute column = TupleDescAttr(desc, i);
 
 		if (i < Natts_lease_lock ?
-			column->atttypid != column_types[i] ||
+			column->atttypid != column_types[i] || column->attnotnull != not_null[i] ||
 			(column->attstorage != TYPSTORAGE_PLAIN && i != Anum_payload - 1) :
 			!column->attisdropped)
 			refuse_altered(table);
@@ -146,6 +153,24 @@ check_table(Relation table)
 				 errmsg("lock table \"%s\" has an exclusion constraint", RelationGetRelationName(table)),
 				 errdetail("A check of it may wait for other transactions, for which the lease functions never wait while they write."),
 				 errhint("Drop it. A unique index may do instead.")));
+}
+
+/* Refuse indexes that would make us wait for other transactions. */
+static void
+check_indexes(Relation table)
+{
+	Bitmapset  *keys = RelationGetIndexAttrBitmap(table, INDEX_ATTR_BITMAP_KEY);
+
+	for (size_t i = 0; i < lengthof(renewed_columns); i++)
+		if (bms_is_member(renewed_columns[i] - FirstLowInvalidHeapAttributeNumber, keys))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("lock table \"%s\" has a unique index on column \"%s\"",
+							RelationGetRelationName(table),
+							NameStr(TupleDescAttr(RelationGetDescr(table), renewed_columns[i] - 1)->attname)),
+					 errdetail("A renewal changes that column, and would wait for transactions that rely on the lease."),
+					 errhint("Drop the index.")));
+	bms_free(keys);
 }
 
 /* Open the index that finds the rows. */
@@ -173,6 +198,7 @@ make_store(Relation table, LOCKMODE lockmode)
 		/* From here on news of a change clears it; then look again next time. */
 		table_oid = relid;
 		check_table(store->table);
+		check_indexes(store->table);
 		store->token_sequence = extension_relation("lease_token_seq");
 		sequence_oid = table_oid == relid ? store->token_sequence : InvalidOid;
 	}

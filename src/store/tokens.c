@@ -12,6 +12,7 @@
 #include "catalog/pg_sequence.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
+#include "storage/lmgr.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -71,16 +72,15 @@ check_sequence(Oid sequence)
 }
 
 /*
- * Get the next token: higher than any before, in this era and in earlier ones.
- * The last one is the highest that the rows of the resource show. The token is
- * used up even when the transaction fails.
+ * Do what may take time, or fail, before the caller takes the resource lock:
+ * wait for somebody who alters the sequence, check it, and enter the era.
  */
-int64
-store_next_token(LeaseStore *store, int64 last_token)
+void
+store_prepare_token(LeaseStore *store)
 {
 	Oid			sequence = store->token_sequence;
-	int64		token;
 
+	LockRelationOid(sequence, RowExclusiveLock);
 	if (sequence != checked_sequence)
 	{
 		/* A change that comes meanwhile clears it; then look again next time. */
@@ -88,7 +88,18 @@ store_next_token(LeaseStore *store, int64 last_token)
 		check_sequence(sequence);
 	}
 	era_enter(sequence);
-	token = nextval_internal(sequence, false);
+}
+
+/*
+ * Get the next token: higher than any before, in this era and in earlier ones.
+ * The last one is the highest that the rows of the resource show. The token is
+ * used up even when the transaction fails.
+ */
+int64
+store_next_token(LeaseStore *store, int64 last_token)
+{
+	int64		token = nextval_internal(store->token_sequence, false);
+
 	if (token <= last_token)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -15,6 +15,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "executor/executor.h"
@@ -65,12 +66,33 @@ store_insert(LeaseStore *store, const Lease *lease)
 	finish_write(store);
 }
 
-/* Replace a row. */
+/*
+ * Does the header show a row lock, of ours or of a transaction that lets us
+ * pass? heap_update() then has to be told to wait, which it will not.
+ */
+static inline bool
+is_locked(const LeaseRow *row)
+{
+	return (row->tuple->t_data->t_infomask & HEAP_XMAX_INVALID) == 0;
+}
+
+/*
+ * Replace a row.
+ *
+ * If nobody had locked it, the update does not wait for a row lock that somebody took by
+ * hand since. The server asserts that its callers wait, so a build
+ * with assertions waits.
+ */
 void
 store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 {
 	TupleTableSlot *row = row_from_lease(store, lease);
 	ItemPointerData tid = old->tuple->t_self;
+#ifdef USE_ASSERT_CHECKING
+	bool		wait = true;
+#else
+	bool		wait = is_locked(old);
+#endif
 	TM_FailureData failure;
 	LockTupleMode lockmode;
 	TU_UpdateIndexes which;
@@ -81,7 +103,7 @@ store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 
 	RACE_POINT("before an update");
 	result = table_tuple_update(store->table, &tid, row, GetCurrentCommandId(true), 0,
-								GetActiveSnapshot(), InvalidSnapshot, true,
+								GetActiveSnapshot(), InvalidSnapshot, wait,
 								&failure, &lockmode, &which);
 	if (result != TM_Ok)
 		refuse_written_by_hand(store, result);

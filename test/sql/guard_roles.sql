@@ -65,13 +65,42 @@ SELECT acquire(2, 'bob');
 SET lease_lock.owner = 'bob';
 UPDATE account SET balance = 0 WHERE id = 2;
 SELECT book(2, 50);
+
+-- A cascade runs as the owner of the table, whom nobody asked: a lease of that
+-- role is no use to others who name its owner.
+SET ROLE regress_lease_owner;
+ALTER TABLE account DISABLE TRIGGER "~lease_guard";
+CREATE FUNCTION close(number int) RETURNS void SECURITY DEFINER LANGUAGE sql AS $$ DELETE FROM account WHERE id = number $$;
+CREATE FUNCTION close_as(number int) RETURNS void SECURITY DEFINER SET lease_lock.owner = 'bob' LANGUAGE sql AS $$ DELETE FROM account WHERE id = number $$;
+SET ROLE regress_lease_app;
+DELETE FROM account WHERE id = 2;
+SELECT close(2);
+-- But where that role names it, it may: in a function of its own, or in its session.
+SET lease_lock.owner = 'nobody';
+BEGIN;
+SELECT close_as(2);
+TABLE booking;
+ROLLBACK;
+SET ROLE regress_lease_owner;
+SET lease_lock.owner = 'bob';
+BEGIN;
+DELETE FROM account WHERE id = 2;
+TABLE booking;
+ROLLBACK;
+SET ROLE regress_lease_app;
+SET lease_lock.owner = 'bob';
+-- not even after that role relied on it in the same transaction
+BEGIN;
+SELECT book(2, 60);
+DELETE FROM account WHERE id = 2;
+ROLLBACK;
 \set VERBOSITY default
 
 RESET lease_lock.owner;
 RESET ROLE;
 SELECT * FROM account ORDER BY id;
 SELECT * FROM booking ORDER BY account, amount;
-DROP FUNCTION book, acquire;
+DROP FUNCTION book, acquire, close, close_as;
 DROP TABLE booking, account;
 REVOKE CREATE ON SCHEMA public FROM regress_lease_owner;
 DROP ROLE regress_lease_owner, regress_lease_app, regress_lease_other;

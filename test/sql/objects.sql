@@ -17,7 +17,7 @@ WHERE e.extname = 'lease_lock' ORDER BY p.oid::regprocedure::text COLLATE "C";
 
 SELECT obj_description(oid, 'pg_class') IS NOT NULL AS commented, relname FROM pg_class
 WHERE relname IN ('lease_lock', 'lease_status', 'lease_waiters', 'lease_stats') ORDER BY relname;
-SELECT c.relname, c.reloptions, c.relacl FROM pg_class AS c WHERE c.relname = 'lease_lock';
+SELECT c.relname, c.reloptions, c.relacl IS NOT NULL AND NOT EXISTS (SELECT FROM aclexplode(c.relacl) AS a WHERE a.grantee <> c.relowner) AS only_for_owner FROM pg_class AS c WHERE c.relname = 'lease_lock';
 SELECT attname, attstorage FROM pg_attribute WHERE attrelid = 'lease_lock'::regclass AND atttypid = 'text'::regtype;
 SELECT extconfig::regclass[] AS dumped FROM pg_extension WHERE extname = 'lease_lock';
 SELECT table_name, privilege_type FROM information_schema.role_table_grants

@@ -11,7 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = start_node('privileges');
+my $node = start_node('privileges', "wal_level = logical\n");
 
 $node->safe_psql('postgres', q{
 	CREATE ROLE alice LOGIN;
@@ -198,6 +198,111 @@ is(as('alice', q{
 		SELECT lease_release('h', 'o')}),
 	"t\nh|o|held\nt",
 	'hostile search path: at CREATE EXTENSION');
+
+# In a cascade the role counts that set lease_lock.owner. That was not the one
+# which happens to run when the library is loaded.
+$node->safe_psql('postgres', q{
+	GRANT CREATE ON SCHEMA public TO alice;
+	SET ROLE alice;
+	CREATE TABLE parent (id int PRIMARY KEY);
+	CREATE TABLE child (parent int REFERENCES parent ON DELETE CASCADE);
+	INSERT INTO parent VALUES (1);
+	INSERT INTO child VALUES (1);
+	SELECT lease_protect('child', 'parent:{parent}');
+	SELECT lease_acquire('parent:1', '1 hour', 'secret');
+	GRANT SELECT, DELETE ON parent, child TO bob;
+	CREATE FUNCTION load_as_alice() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$ SELECT public.lease_token('parent:1', 'secret') $$;
+});
+refused('bob', q{SET lease_lock.owner = 'secret'; SELECT load_as_alice(); DELETE FROM parent}, 'permission denied for lease on "parent:1"',
+	'cascade: the owner was set before the library was loaded');
+$node->safe_psql('postgres', q{ALTER ROLE bob SET lease_lock.owner = 'secret'});
+refused('bob', q{SELECT load_as_alice(); DELETE FROM parent}, 'permission denied for lease on "parent:1"', 'cascade: it came with the session');
+$node->safe_psql('postgres', q{ALTER ROLE bob RESET lease_lock.owner; ALTER ROLE alice SET lease_lock.owner = 'secret'});
+is(as('alice', 'DELETE FROM parent RETURNING id'), 1, 'cascade: it came with the session of the role that holds the lease');
+
+# Default privileges of who creates the extension open nothing to everybody.
+# What they give to a role by its name, the role has.
+$node->safe_psql('postgres', q{CREATE DATABASE generous});
+$node->safe_psql('generous', q{
+	ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC;
+	ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO PUBLIC;
+	ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO PUBLIC;
+	ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO alice;
+	ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO alice;
+	CREATE EXTENSION lease_lock;
+});
+is($node->safe_psql('generous', q{
+		SELECT c.relname, string_agg(a.privilege_type, ' ' ORDER BY a.privilege_type)
+		FROM pg_depend AS d JOIN pg_class AS c ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
+			CROSS JOIN LATERAL aclexplode(c.relacl) AS a
+		WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lease_lock') AND a.grantee = 0
+		GROUP BY c.relname ORDER BY c.relname}),
+	"lease_stats|SELECT\nlease_status|SELECT\nlease_waiters|SELECT", 'default privileges: everybody reads the views, and no more');
+is($node->safe_psql('generous', q{
+		SELECT string_agg(p.proname, ' ' ORDER BY p.proname) FROM pg_depend AS d JOIN pg_proc AS p ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+		WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lease_lock')
+			AND NOT has_function_privilege('public', p.oid, 'EXECUTE')}),
+	'lease_break lease_purge lease_stats_reset', 'default privileges: nor do they open a function');
+is($node->safe_psql('generous', q{SELECT has_table_privilege('lease_lock', 'SELECT'), has_function_privilege('lease_break(text)', 'EXECUTE')}, extra_params => [ '-U', 'alice' ]),
+	't|t', 'default privileges: a role that is named has them');
+
+# What docs/security.md says about roles of the server.
+$node->safe_psql('postgres', q{
+	CREATE ROLE reader LOGIN IN ROLE pg_read_all_data;
+	CREATE ROLE writer LOGIN IN ROLE pg_write_all_data;
+	CREATE ROLE replicator LOGIN REPLICATION;
+	CREATE TABLE guarded (id int);
+	SELECT lease_protect('guarded', 'guarded:{id}');
+	GRANT INSERT ON guarded TO bob;
+	GRANT INSERT, TRIGGER ON guarded TO alice;
+	GRANT CREATE ON SCHEMA public TO alice;
+});
+refused('bob', q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}, 'permission denied to set parameter', 'session_replication_role: for superusers');
+$node->safe_psql('postgres', 'GRANT SET ON PARAMETER session_replication_role TO bob');
+is(as('bob', q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}), '', 'session_replication_role: slips past the guard');
+$node->safe_psql('postgres', 'ALTER TABLE guarded ENABLE ALWAYS TRIGGER "~lease_guard"');
+sql_fails($node, q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}, '55P03', 'no owner is named for the lease on a row of table "guarded"',
+	'session_replication_role: not past one that always fires', role => 'bob');
+as('alice', q{
+	CREATE FUNCTION change_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.id := 7; RETURN NEW; END $$;
+	CREATE TRIGGER "~~" BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION change_row();
+	SELECT lease_acquire('guarded:2', '1 hour', 'o');
+	SET lease_lock.owner = 'o';
+	INSERT INTO guarded VALUES (2);
+});
+is($node->safe_psql('postgres', 'SELECT string_agg(id::text, \' \' ORDER BY id) FROM guarded'), '1 7', 'TRIGGER: slips past the guard');
+as('replicator', q{SELECT pg_create_logical_replication_slot('slot', 'test_decoding')});
+as('alice', q{SELECT lease_acquire('i', '1 hour', 'o')});
+like(as('replicator', q{SELECT data FROM pg_logical_slot_get_changes('slot', NULL, NULL)}), qr/resource\[.*?\]:'i' .*owner\[.*?\]:'o'/, 'REPLICATION: reads owners by logical decoding');
+is(as('reader', q{SELECT owner FROM lease_lock WHERE resource = 'i'}), 'o', 'pg_read_all_data: reads owners in the table');
+refused('reader', q{SELECT lease_release('i', 'o')}, 'permission denied for lease on "i"', 'pg_read_all_data: ends nothing');
+is(as('writer', q{UPDATE lease_lock SET owner = NULL; SELECT setval('lease_token_seq', last_value) > 0 FROM (SELECT 1000000) AS t (last_value)}), 't', 'pg_write_all_data: writes table and sequence');
+is($node->safe_psql('postgres', q{SELECT owner IS NULL FROM lease_lock WHERE resource = 'i'}), 't', 'pg_write_all_data: ends leases so');
+
+# And its statements, run as they stand there.
+{
+	my @statements = slurp_file('docs/security.md') =~ /^```sql\n(.*?)^```$/msg;
+	my $hardened = sub { my ($role, $sql) = @_; return $node->safe_psql('hardened', $sql, extra_params => [ '-U', $role ]) };
+	my $not = sub { my ($role, $sql, $match, $name) = @_; sql_fails($node, $sql, '42501', $match, $name, role => $role, dbname => 'hardened') };
+
+	$node->safe_psql('postgres', 'CREATE DATABASE hardened');
+	is($node->safe_psql('hardened', join '', @statements), "leases.lease_break(text)|lease_admin|EXECUTE\nleases.lease_purge()|lease_admin|EXECUTE", 'hardening: as documented');
+	is($hardened->('billing', q{SELECT leases.lease_acquire('r', '1 hour', 'o')}), 't', 'hardening: a service takes leases');
+	$not->('mailing', q{SELECT leases.lease_release('r', 'o')}, 'permission denied for lease', 'hardening: another one cannot end them');
+	$not->('bob', q{SELECT leases.lease_acquire('s', '1 min', 'o')}, 'permission denied for schema leases', 'hardening: others take none');
+	$not->('billing', 'SELECT * FROM leases.lease_status', 'permission denied for view', 'hardening: nor see them');
+	sql_fails($node, q{SELECT leases.lease_acquire('s', '11 min', 'o')}, '22023', 'longer than allowed', 'hardening: limits', role => 'mailing', dbname => 'hardened');
+
+	$node->safe_psql('hardened', q{
+		CREATE TABLE protected (id int);
+		SELECT leases.lease_protect('protected', '{id}');
+		GRANT TRIGGER ON protected TO bob;
+		ALTER TABLE leases.lease_lock OWNER TO bob;
+		GRANT SELECT ON leases.lease_lock TO PUBLIC;
+	});
+	is($node->safe_psql('hardened', join '', grep { /^SELECT/ } @statements),
+		"leases.lease_break(text)|lease_admin|EXECUTE\nleases.lease_lock|PUBLIC|SELECT\nleases.lease_purge()|lease_admin|EXECUTE\nprotected|bob", 'hardening: what is open is shown');
+}
 
 $node->stop;
 done_testing();

@@ -179,6 +179,20 @@ foreach my $name (sort keys %hostile)
 	like(logged(), qr/lease on "\\xFF\\xC3" granted to owner "\\xE2\\x80" of role/, 'bytes without an encoding');
 }
 
+# Control characters of encodings with one byte a character.
+{
+	my $shown = qr/"a\\x80\\x9B31m\\x9F\xA0\xE4"/;
+
+	foreach my $encoding ('LATIN1', 'WIN1252', 'KOI8R')
+	{
+		$node->safe_psql('postgres', qq{CREATE DATABASE $encoding TEMPLATE template0 ENCODING '$encoding' LC_COLLATE "C" LC_CTYPE "C"});
+		$node->safe_psql(lc $encoding, 'CREATE EXTENSION lease_lock');
+		logged();
+		$node->safe_psql(lc $encoding, qq{SET client_encoding = '$encoding'; SET lease_lock.log_events = 'all'; SELECT lease_acquire(E'a\\x80\\x9B31m\\x9F\\xA0\\xE4', '1 hour', 'o')});
+		like(logged(), qr/lease on $shown granted/, "$encoding: no control character is written");
+	}
+}
+
 # Who may set it: not who has its takeovers logged, be it before the library
 # is loaded.
 {
@@ -192,6 +206,24 @@ foreach my $name (sort keys %hostile)
 }
 is($node->safe_psql('postgres', q{LOAD 'lease_lock'; SELECT context, enumvals FROM pg_settings WHERE name = 'lease_lock.log_events'}),
 	'superuser|{none,takeover,all}', 'the setting is a superuser\'s');
+
+# An option of the connection takes the place of what the superuser set for the
+# role, and is refused only when the library is loaded. All is logged then.
+$node->safe_psql('postgres', q{LOAD 'lease_lock'; ALTER ROLE thief SET lease_lock.log_events = 'all'});
+foreach my $option ('none', 'takeover', 'all', 'nonsense')
+{
+	local $ENV{PGOPTIONS} = "-c lease_lock.log_events=$option";
+
+	logged();
+	$node->psql('postgres', q{SELECT lease_acquire('hidden', '1 hour', 'o'); SELECT lease_release('hidden', 'o'); SET lease_lock.log_events = 'none'; RESET lease_lock.log_events;
+		SELECT lease_acquire('hidden', '1 hour', 'o'); SELECT lease_release('hidden', 'o')}, extra_params => [ '-U', 'thief' ], on_error_stop => 0);
+	is(() = logged() =~ /lease on "hidden" (granted|released)/g, 4, "an option of the connection hides nothing from the log: $option");
+}
+{
+	local $ENV{PGOPTIONS} = '-c lease_lock.log_events=none';
+
+	is($node->safe_psql('postgres', q{LOAD 'lease_lock'; SHOW lease_lock.log_events}), 'none', 'a superuser may');
+}
 
 $node->stop;
 done_testing();

@@ -63,6 +63,8 @@ my %try = (
 	release_orphan => q{SELECT lease_release('orphan', 'orphan-of')},
 	purge => q{SELECT lease_purge()},
 	stats_reset => q{SELECT lease_stats_reset()},
+	new_era => q{SELECT lease_new_era()},
+	difference => q{SELECT lease_clock_difference()},
 	stats => q{SELECT scope FROM lease_stats},
 	status => q{SELECT owner FROM lease_status WHERE resource = 'held'},
 	status_orphan => q{SELECT owner FROM lease_status WHERE resource = 'orphan'},
@@ -97,6 +99,8 @@ release_all     1        0     1     0        1      0    0       0     0       
 release_orphan  t        !     !     !        !      !    !       !     !          !
 purge           0        0     !     !        !      !    !       !     !          0
 stats_reset     -        -     !     !        !      !    !       !     !          -
+new_era         -        -     !     !        !      !    !       !     !          !
+difference      00:00:00 00:00:00 00:00:00 00:00:00 00:00:00 00:00:00 00:00:00 00:00:00 00:00:00 00:00:00
 stats           database database database database database database database database database database
 status          held-by  -     held-by -      held-by -   held-by held-by -        -
 status_orphan   orphan-of -    -     -        -      -    orphan-of orphan-of -    -
@@ -132,7 +136,7 @@ is($node->safe_psql('postgres', q{
 		SELECT string_agg(DISTINCT proname, ' ' ORDER BY proname) FROM pg_proc AS p JOIN pg_depend AS d ON d.objid = p.oid AND d.deptype = 'e'
 		WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lease_lock') AND d.classid = 'pg_proc'::regclass
 			AND NOT has_function_privilege('public', p.oid, 'EXECUTE')}),
-	'lease_break lease_purge lease_stats_reset', 'what is not for everybody');
+	'lease_break lease_new_era lease_purge lease_stats_reset', 'what is not for everybody');
 
 # CALL cannot be in a transaction block.
 foreach my $role (@roles)
@@ -189,7 +193,7 @@ $node->safe_psql('postgres', q{
 		END LOOP;
 	END $$;
 	GRANT SELECT ON lease_status TO stats;
-	GRANT EXECUTE ON FUNCTION lease_stats(), lease_waiters() TO stats;
+	GRANT EXECUTE ON FUNCTION lease_stats(), lease_waiters(), lease_clock_difference() TO stats;
 	GRANT SELECT ON lease_stats TO stats;
 });
 is(outcome('ordinary', $try{$_}), '!', "revoked: $_") foreach sort keys %try;

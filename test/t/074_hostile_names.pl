@@ -1,6 +1,5 @@
-# Names that mean harm, or no harm but are hard: objects of the same names in the
-# very schema of the extension; bytes that are no characters; long names of
-# long characters, in every place that shows them.
+# Names that are hard: bytes that are no characters; long names of long
+# characters, in every place that shows them.
 use strict;
 use warnings;
 
@@ -15,75 +14,6 @@ use Test::More;
 use WaitTest;
 
 my $node = start_waiting_node('hostile', "deadlock_timeout = 100ms\nlease_lock.handoff_timeout = 1h\nclient_min_messages = error\n");
-
-# Created in a schema that belongs to somebody else, who has been there first
-# with everything that the install script and the views name.
-{
-	$node->safe_psql('postgres', q{
-		CREATE ROLE mallory LOGIN;
-		CREATE DATABASE trap;
-	});
-	$node->safe_psql('trap', q{
-		CREATE SCHEMA evil AUTHORIZATION mallory;
-		GRANT USAGE ON SCHEMA evil TO PUBLIC;
-		SET ROLE mallory;
-		CREATE SEQUENCE evil.seen;
-		GRANT ALL ON SEQUENCE evil.seen TO PUBLIC;
-		CREATE FUNCTION evil.caught() RETURNS boolean LANGUAGE sql AS $$ SELECT pg_catalog.nextval('evil.seen') IS NULL $$;
-		DO $do$
-		DECLARE
-			f text[];
-			o text[];
-			t text;
-		BEGIN
-			FOREACH f SLICE 1 IN ARRAY ARRAY[
-				['current_database()', 'name'], ['clock_timestamp()', 'timestamptz'], ['now()', 'timestamptz'],
-				['pg_get_userbyid(oid)', 'name'], ['pg_has_role(oid, text)', 'boolean'], ['pg_has_role(name, text)', 'boolean'],
-				['pg_has_role(text, text)', 'boolean'],
-				['pg_extension_config_dump(regclass, text)', 'void'], ['pg_extension_config_dump(text, text)', 'void'],
-				['nextval(regclass)', 'bigint'], ['lease_waiters(VARIADIC int[])', 'boolean'], ['lease_stats(VARIADIC int[])', 'boolean']]
-			LOOP
-				EXECUTE format('CREATE FUNCTION evil.%s RETURNS %s LANGUAGE sql AS $$ SELECT NULL::%s FROM evil.caught() $$', f[1], f[2], f[2]);
-			END LOOP;
-			FOREACH o SLICE 1 IN ARRAY ARRAY[['=', 'text'], ['=', 'name'], ['>', 'timestamptz'], ['-', 'timestamptz'], ['=', 'int2'], ['=', 'oid'], ['=', '"char"']]
-			LOOP
-				EXECUTE format('CREATE FUNCTION evil.op_%s(%s, %s) RETURNS boolean LANGUAGE sql AS $$ SELECT evil.caught() $$', md5(o[1] || o[2]), o[2], o[2]);
-				EXECUTE format('CREATE OPERATOR evil.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = evil.op_%s)', o[1], o[2], o[2], md5(o[1] || o[2]));
-			END LOOP;
-			FOREACH t IN ARRAY ARRAY['text', 'name', 'interval', 'timestamptz', 'int8', 'int4', 'int2', 'oid', 'xid', 'xid8', 'bool', 'void']
-			LOOP
-				EXECUTE format('CREATE DOMAIN evil.%I AS pg_catalog.float8 CHECK (evil.caught())', t);
-			END LOOP;
-		END $do$;
-		CREATE COLLATION evil."C" (LOCALE = 'POSIX');
-		RESET ROLE;
-		SET search_path = evil, pg_catalog;
-		CREATE EXTENSION lease_lock SCHEMA evil;
-	});
-	is($node->safe_psql('trap', q{
-			SET search_path = evil, pg_catalog;
-			SELECT 'a'::pg_catalog.text = 'a'::pg_catalog.text;
-			SELECT last_value > 0 FROM seen;
-			SELECT setval('seen', 1, false)}),
-		"f\nt\n1", 'schema: the trap works');
-	is($node->safe_psql('trap', q{
-			SET search_path = evil, pg_catalog;
-			SET lease_lock.max_leases_per_owner = 5;
-			SELECT lease_acquire('r', '1 hour', 'o'), lease_acquire('r', '1 hour', 'p', '1 ms'), lease_renew('r', '1 hour', 'o');
-			SELECT lease_token('r', 'o') IS NOT NULL;
-			SELECT resource, owner, state, expires_in IS NOT NULL, holder FROM lease_status;
-			SELECT count(*) FROM lease_waiters;
-			SELECT database, granted, refused, waits FROM lease_stats;
-			SELECT lease_wait_graph() IS NOT NULL;
-			SELECT lease_release('r', 'o'), lease_purge(), lease_stats_reset();
-			SELECT is_called FROM evil.seen}),
-		"t|f|t\nt\nr|o|held|t|postgres\n0\ntrap|1|0|1\nt\nt|0|\nf", 'schema: the functions and views do not see it');
-	is($node->safe_psql('trap', q{
-			SELECT count(*) FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid
-			JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
-			WHERE c.relname IN ('lease_lock', 'lease_status', 'lease_waiters', 'lease_stats') AND t.typnamespace <> 'pg_catalog'::regnamespace}),
-		0, 'schema: nor do their columns have its types');
-}
 
 # Two names of 1024 bytes each, in a deadlock, in the views and in errors.
 sub everywhere

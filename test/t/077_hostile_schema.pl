@@ -1,0 +1,183 @@
+# The extension is created in a schema that belongs to somebody else, who was
+# there first with an operator, a function and a cast for whatever the install
+# script and the views could mean. Nothing of it runs, whoever calls a function
+# or reads a view.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WaitTest;
+
+my $node = start_waiting_node('schema', "client_min_messages = error\n");
+
+$node->safe_psql('postgres', q{
+	CREATE ROLE mallory LOGIN;
+	CREATE ROLE monitor LOGIN IN ROLE pg_monitor;
+	CREATE DATABASE trap;
+});
+
+# A function of the schema records that it ran, and for whom. Operators of all
+# names are there for each pair of the types, functions with each of the types
+# and each pair; casts where the server has none, implicit ones.
+$node->safe_psql('trap', q{
+	CREATE SCHEMA evil AUTHORIZATION mallory;
+	GRANT USAGE ON SCHEMA evil TO PUBLIC;
+	SET ROLE mallory;
+	CREATE TABLE evil.seen (what text, role name DEFAULT current_user);
+	GRANT INSERT ON evil.seen TO PUBLIC;
+	CREATE FUNCTION evil.create_trap(what text, result text) RETURNS void LANGUAGE plpgsql AS $trap$
+	BEGIN
+		EXECUTE format('CREATE FUNCTION evil.%s RETURNS %s LANGUAGE plpgsql AS %L', what, result,
+			format('BEGIN INSERT INTO evil.seen VALUES (%L); RETURN%s; END', what, CASE result WHEN 'void' THEN '' ELSE ' NULL' END));
+	END $trap$;
+	DO $do$
+	DECLARE
+		types text[] := ARRAY['bool', '"char"', 'name', 'int8', 'int2', 'int4', 'text', 'oid', 'xid', 'xid8', 'float8', 'numeric',
+			'timestamptz', 'timestamp', 'interval', 'jsonb', 'regclass', 'text[]', 'int8[]', 'interval[]'];
+		operators text[] := ARRAY['=', '<>', '<', '>', '<=', '>=', '+', '-', '*', '/', '%', '||'];
+		names text[] := ARRAY['clock_timestamp', 'now', 'current_database', 'make_interval', 'pg_extension_config_dump', 'pg_get_userbyid', 'pg_has_role',
+			'nextval', 'setval', 'float8', 'int8', '"interval"', '"timestamptz"', 'text', 'bool', 'name', 'lease_guard', 'lease_stats', 'lease_waiters'];
+		a text;
+		b text;
+		n text;
+	BEGIN
+		FOREACH a IN ARRAY types LOOP
+			FOREACH b IN ARRAY types LOOP
+				PERFORM evil.create_trap(format('operator_function(%s, %s)', a, b), 'bool');
+				FOREACH n IN ARRAY operators LOOP
+					EXECUTE format('CREATE OPERATOR evil.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = evil.operator_function)', n, a, b);
+				END LOOP;
+			END LOOP;
+			FOREACH n IN ARRAY names LOOP
+				PERFORM evil.create_trap(format('%s(%s)', n, a), 'bool');
+				PERFORM evil.create_trap(format('%s(%s, text)', n, a), 'bool');
+				PERFORM evil.create_trap(format('%s(%s, name)', n, a), 'bool');
+			END LOOP;
+		END LOOP;
+		FOREACH n IN ARRAY names LOOP
+			PERFORM evil.create_trap(format('%s(VARIADIC int[])', n), 'bool');
+			IF n !~ '^lease_' THEN
+				PERFORM evil.create_trap(format('%s()', n), 'bool');
+			END IF;
+		END LOOP;
+		PERFORM evil.create_trap('check_domain()', 'bool');
+		FOREACH n IN ARRAY ARRAY['text', 'name', 'interval', 'timestamptz', 'int8', 'int4', 'int2', 'float8', 'oid', 'xid', 'xid8', 'bool', 'char', 'void', 'record',
+			'regclass', 'jsonb', 'trigger'] LOOP
+			EXECUTE format('CREATE DOMAIN evil.%I AS pg_catalog.float4 CHECK (evil.check_domain())', n);
+		END LOOP;
+	END $do$;
+	CREATE COLLATION evil."C" (LOCALE = 'POSIX');
+	RESET ROLE;
+
+	-- casts between types of the server take a superuser
+	DO $do$
+	DECLARE
+		types text[] := ARRAY['bool', '"char"', 'name', 'int8', 'int2', 'int4', 'text', 'oid', 'xid', 'xid8', 'float8', 'numeric',
+			'timestamptz', 'timestamp', 'interval', 'jsonb', 'regclass'];
+		a text;
+		b text;
+		name text;
+	BEGIN
+		FOREACH a IN ARRAY types LOOP
+			FOREACH b IN ARRAY types LOOP
+				IF a <> b AND NOT EXISTS (SELECT FROM pg_cast WHERE castsource = a::regtype AND casttarget = b::regtype) THEN
+					name := format('%I(pg_catalog.%s)', 'cast to ' || b, a);
+					PERFORM evil.create_trap(name, 'pg_catalog.' || b);
+					EXECUTE format('CREATE CAST (pg_catalog.%s AS pg_catalog.%s) WITH FUNCTION evil.%s AS IMPLICIT', a, b, name);
+				END IF;
+			END LOOP;
+		END LOOP;
+	END $do$;
+});
+
+# Run SQL with everything of the schema on the path, before what is the server's.
+sub within
+{
+	my ($sql, @params) = @_;
+
+	return $node->safe_psql('trap', "SET search_path = evil, pg_catalog;\n$sql", @params);
+}
+
+# What ran since the last time, and for whom.
+sub seen
+{
+	my $seen = $node->safe_psql('trap', q{SELECT pg_catalog.string_agg(DISTINCT pg_catalog.concat(what, ' as ', role), ', ') FROM evil.seen});
+
+	$node->safe_psql('trap', 'TRUNCATE evil.seen');
+	return $seen;
+}
+
+within(q{SELECT '1'::pg_catalog.int8 * '1 s'::pg_catalog.interval});
+is(seen(), 'operator_function(int8, interval) as postgres', 'the trap works for operators');
+within(q{SELECT now()});
+is(seen(), 'now() as postgres', 'for functions');
+within(q{SELECT CAST('t'::pg_catalog.bool AS pg_catalog.interval)});
+is(seen(), '"cast to interval"(pg_catalog.bool) as postgres', 'and for casts');
+
+# How the extension gets there: by its own path, or by that of the session.
+$node->safe_psql('trap', 'SET search_path = evil, pg_catalog; CREATE EXTENSION lease_lock SCHEMA evil; DROP EXTENSION lease_lock');
+is(seen(), '', 'CREATE EXTENSION with the schema on the path: nothing of it ran');
+$node->safe_psql('trap', 'CREATE EXTENSION lease_lock SCHEMA evil');
+is(seen(), '', 'CREATE EXTENSION: nothing of it ran');
+
+# What there is to call, by the names of the functions.
+my %call = (
+	lease_acquire => q{SELECT evil.lease_acquire('r', '1 hour', 'o'), evil.lease_acquire('r', '1 hour', 'p', '1 ms')},
+	lease_acquire_shared => q{SELECT evil.lease_acquire_shared('s', '1 hour', 'o'), evil.lease_acquire_shared('s', '1 hour', 'p', '1 ms')},
+	lease_acquire_permit => q{SELECT evil.lease_acquire_permit('p', '1', '1 hour', 'o'), evil.lease_acquire_permit('p', '1', '1 hour', 'p', '1 ms')},
+	lease_acquire_all => q{SELECT evil.lease_acquire_all('{a,b}', '1 hour', 'o'), evil.lease_acquire_all('{a,b}', '1 hour', 'p', '1 ms')},
+	lease_acquire_any => q{SELECT evil.lease_acquire_any('{a,c}', '1 hour', 'o'), evil.lease_acquire_any('{a,c}', '1 hour', 'p', '1 ms')},
+	lease_request => q{SELECT * FROM evil.lease_request('r', '1 hour', 'p'); SELECT * FROM evil.lease_request('q', '1 hour', 'o', payload => '{}', lock_delay => '1 s', min_hold => '1 s')},
+	lease_wait => q{CALL evil.lease_wait('w', '1 hour', 'o', '1 ms', NULL)},
+	lease_renew => q{SELECT evil.lease_renew('r', '1 hour', 'o'), evil.lease_renew('r', '1 hour', 'o', '1')},
+	lease_token => q{SELECT evil.lease_token('r', 'o')},
+	lease_assert => q{SELECT evil.lease_assert('r', 'o'), evil.lease_assert('r', evil.lease_token('r', 'o'))},
+	lease_transfer => q{SELECT evil.lease_transfer('b', 'o', 'p')},
+	lease_protect => q{CREATE TEMP TABLE t (id pg_catalog.int4, v pg_catalog.int4); SELECT evil.lease_protect('pg_temp.t', 'r')},
+	lease_guard => q{SET lease_lock.owner = 'o'; INSERT INTO pg_temp.t VALUES ('1', '0'); DELETE FROM pg_temp.t},
+	lease_unprotect => q{SELECT evil.lease_unprotect('pg_temp.t')},
+	lease_version => q{CREATE TRIGGER v BEFORE UPDATE ON pg_temp.t FOR EACH ROW EXECUTE FUNCTION evil.lease_version('v'); INSERT INTO pg_temp.t VALUES ('1', '0'); UPDATE pg_temp.t SET id = '2'},
+	lease_status => q{SELECT * FROM evil.lease_status},
+	lease_waiters => q{SELECT * FROM evil.lease_waiters; SELECT * FROM evil.lease_waiters()},
+	lease_stats => q{SELECT * FROM evil.lease_stats; SELECT * FROM evil.lease_stats()},
+	lease_wait_graph => q{SELECT evil.lease_wait_graph()},
+	lease_release => q{SELECT evil.lease_release('r', 'o'), evil.lease_release('s', 'o', '1')},
+	lease_release_all => q{SELECT evil.lease_release_all('o')});
+my @order = qw(lease_acquire lease_acquire_shared lease_acquire_permit lease_acquire_all lease_acquire_any lease_request lease_wait
+  lease_renew lease_token lease_assert lease_transfer lease_protect lease_guard lease_unprotect lease_version
+  lease_status lease_waiters lease_stats lease_wait_graph lease_release lease_release_all);
+my %not_for_all = (
+	lease_break => q{SELECT evil.lease_break('c')},
+	lease_purge => q{SET lease_lock.purge_after = 0; SELECT evil.lease_purge()},
+	lease_stats_reset => q{SELECT evil.lease_stats_reset()});
+my $members = q{
+	SELECT d.objid FROM pg_catalog.pg_depend AS d JOIN pg_catalog.pg_extension AS e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+	WHERE d.deptype OPERATOR(pg_catalog.=) 'e' AND e.extname OPERATOR(pg_catalog.=) 'lease_lock'};
+
+is(join(' ', grep { $_ ne 'lease_status' } sort keys %call, keys %not_for_all),
+	$node->safe_psql('trap', qq{
+		SELECT pg_catalog.string_agg(DISTINCT p.proname::pg_catalog.text, ' ' ORDER BY p.proname::pg_catalog.text)
+		FROM pg_catalog.pg_proc AS p JOIN ($members AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass) AS m ON m.objid OPERATOR(pg_catalog.=) p.oid}),
+	'every function is called');
+
+foreach my $role ('postgres', 'monitor')
+{
+	my %all = $role eq 'postgres' ? (%call, %not_for_all) : %call;
+
+	within("SET lease_lock.max_leases_per_owner = 50;\n" x ($role eq 'postgres') . join(";\n", map { $all{$_} } grep { exists $all{$_} } @order, sort keys %not_for_all), extra_params => [ '-U', $role ]);
+	is(seen(), '', "all functions and views, as $role: nothing of it ran");
+	$node->safe_psql('trap', 'TRUNCATE evil.lease_lock');
+}
+
+# The views name nothing of the schema but the extension's own.
+my $views = $node->safe_psql('trap', q{SET search_path = ''; SELECT pg_get_viewdef(v::regclass) FROM unnest('{evil.lease_status,evil.lease_waiters,evil.lease_stats}'::text[]) AS v});
+is(join(' ', sort $views =~ /evil\.[^ ;\n]+/g), 'evil.lease_lock evil.lease_stats() evil.lease_waiters()', 'the views name nothing else of the schema');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,107 @@
+# The scripts leave nothing behind, however they end, and touch nothing of
+# another run's.
+use strict;
+use warnings;
+
+use File::Path qw(make_path);
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $root = PostgreSQL::Test::Utils::tempdir_short();
+my $policy = "$root/sbin/policy-rc.d";
+
+make_path("$root/sbin");
+
+# Run commands as a script would, with the machine's policy in a folder of ours.
+# $ROOT_WORKS is empty where neither root nor sudo is to be had.
+sub script
+{
+	my ($commands, %env) = @_;
+	my $script = <<"SCRIPT";
+		set -euo pipefail
+		source scripts/lib/throwaway.bash
+		policy_file=$policy
+		kept_policy_file=$policy.kept
+		no_cluster_file=$root/etc/createcluster.d/no.conf
+		as_root() { [[ -n \$ROOT_WORKS ]] && "\$@"; }
+		$commands
+SCRIPT
+	my ($stdout, $stderr);
+
+	local %ENV = (%ENV, ROOT_WORKS => 1, %env);
+	IPC::Run::run([ 'bash', '-c', $script ], '<', \undef, '>', \$stdout, '2>', \$stderr, IPC::Run::timeout(60));
+	diag $stderr if $stderr =~ /\S/ && !$env{FAILS};
+	return $stdout;
+}
+
+sub write_policy
+{
+	my ($text) = @_;
+
+	unlink $policy, "$policy.kept";
+	append_to_file($policy, "#!/bin/sh\n$text\n") if defined $text;
+	return;
+}
+
+# Something that runs in the folder, like a server.
+my $serve = <<'SERVE';
+	work=$(mktemp -d /tmp/lease_lock.XXXXXX)
+	mkdir "$work/tree"
+	(cd "$work/tree" && exec sleep 300 >/dev/null 2>&1) &
+	echo "$work $!"
+SERVE
+
+# An installation of another run is under way, and we are neither root nor have sudo.
+write_policy('# Of lease_lock, while it installs packages.');
+foreach my $end ('exit 0', 'exit 3', 'false', 'kill -TERM $$; sleep 60', 'kill -INT $$; sleep 60')
+{
+	my ($folder, $pid) = split ' ', script("$serve\n$end", ROOT_WORKS => '', FAILS => 1);
+
+	like($pid, qr/^\d+$/, "$end: something ran");
+	ok(!kill(0, $pid), "$end: it runs no more");
+	ok(!-e $folder, "$end: the folder is gone");
+	ok(-e $policy, "$end: the policy of the other run stays");
+}
+
+# Ours comes and goes, and that of the machine is there again.
+write_policy('exit 0 # of the machine');
+like(script('forbid_services; cat "$policy_file"'), qr/Of lease_lock/, 'a policy of our own');
+like(slurp_file($policy), qr/of the machine/, 'and that of the machine is there again');
+ok(!-e "$policy.kept" && !-e "$root/etc", 'and nothing else');
+write_policy(undef);
+like(script('forbid_services; cat "$policy_file"; exit 1', FAILS => 1), qr/Of lease_lock/, 'where the machine has none');
+ok(!-e $policy, 'it has none again');
+
+# It goes on where it is only half undone.
+write_policy('exit 0 # of the machine');
+script('forbid_services; as_root() { [[ $1 != rm ]] && "$@"; }', FAILS => 1);
+like(slurp_file($policy), qr/of the machine/, 'a step that fails does not keep the policy');
+
+# What a run left that was killed is taken for ours, not for the machine's.
+write_policy('# Of lease_lock, while it installs packages.');
+script('forbid_services');
+ok(!-e $policy && !-e "$policy.kept", 'a policy that was left is removed');
+
+# A second run waits for the first.
+{
+	write_policy(undef);
+	my $order = script(<<'RUNS');
+		forbid_services
+		(
+			trap - EXIT
+			exec {install_lock}<&-
+			forbid_services
+			echo second
+			allow_services
+		) &
+		second=$!
+		until grep -q -- '-> FLOCK' /proc/locks; do sleep 0.1; done
+		echo first
+		allow_services
+		wait "$second"
+RUNS
+	is($order, "first\nsecond\n", 'one run installs at a time');
+	ok(!-e $policy, 'and in the end there is no policy');
+}
+
+done_testing();
