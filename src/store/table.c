@@ -93,26 +93,6 @@ refuse_altered(Relation table)
 			 errhint("Undo it, and keep more about a lease in a table of your own. If the extension was updated, connect again, or restart the server if it preloads the library.")));
 }
 
-static bool
-has_exclusion_constraint(Relation table)
-{
-	List	   *indexes = RelationGetIndexList(table);
-	bool		found = false;
-	ListCell   *cell;
-
-	foreach(cell, indexes)
-	{
-		HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(cell)));
-
-		if (!HeapTupleIsValid(tuple))
-			continue;			/* dropped meanwhile */
-		found |= ((Form_pg_index) GETSTRUCT(tuple))->indisexclusion;
-		ReleaseSysCache(tuple);
-	}
-	list_free(indexes);
-	return found;
-}
-
 /*
  * Refuse a lock table that was altered in a way that the code below would
  * misread, or silently pass over.
@@ -147,12 +127,26 @@ check_table(Relation table)
 						RelationGetRelationName(table)),
 				 errdetail("The lease functions write the table directly and would pass it over."),
 				 errhint("Drop it. A foreign key to the lock table has triggers, too.")));
-	if (has_exclusion_constraint(table))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("lock table \"%s\" has an exclusion constraint", RelationGetRelationName(table)),
-				 errdetail("A check of it may wait for other transactions, for which the lease functions never wait while they write."),
-				 errhint("Drop it. A unique index may do instead.")));
+}
+
+static bool
+has_exclusion_constraint(Relation table)
+{
+	List	   *indexes = RelationGetIndexList(table);
+	bool		found = false;
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(cell)));
+
+		if (!HeapTupleIsValid(tuple))
+			continue;			/* dropped meanwhile */
+		found |= ((Form_pg_index) GETSTRUCT(tuple))->indisexclusion;
+		ReleaseSysCache(tuple);
+	}
+	list_free(indexes);
+	return found;
 }
 
 /* Refuse indexes that would make us wait for other transactions. */
@@ -171,6 +165,13 @@ check_indexes(Relation table)
 					 errdetail("A renewal changes that column, and would wait for transactions that rely on the lease."),
 					 errhint("Drop the index.")));
 	bms_free(keys);
+
+	if (has_exclusion_constraint(table))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("lock table \"%s\" has an exclusion constraint", RelationGetRelationName(table)),
+				 errdetail("Its check may wait for other transactions."),
+				 errhint("Drop it. A unique index may do instead.")));
 }
 
 /* Open the index that finds the rows. */

@@ -145,9 +145,8 @@ sub answer
 
 	if ($call eq 'break')
 	{
-		return 'waits' if $row->{after} && in_the_way($row);
-		return 'no' if $lease->{state} !~ /^(held|delayed|kept)$/;
-		return $lock ? 'waits' : 'yes';
+		return 'waits' if in_the_way($row) && ($row->{after} || $lock);
+		return in_the_way($row) ? 'yes' : 'no';
 	}
 	return $held ? 'yes' : 'no' if $call eq 'token';
 	return 'no' if !$mine;
