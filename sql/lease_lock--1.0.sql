@@ -187,6 +187,16 @@ CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, o
 COMMENT ON PROCEDURE lease_wait(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.bool) IS
 	'acquire a lease like lease_acquire, but wait without a snapshot, committing before each sleep';
 
+CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
+		wait pg_catalog.interval, INOUT acquired pg_catalog.bool, INOUT token pg_catalog.int8,
+		INOUT expires_at pg_catalog.timestamptz, mode pg_catalog.text DEFAULT 'exclusive',
+		permits pg_catalog.int4 DEFAULT NULL, reentrant pg_catalog.bool DEFAULT false,
+		min_hold pg_catalog.interval DEFAULT NULL, lock_delay pg_catalog.interval DEFAULT NULL,
+		payload pg_catalog.jsonb DEFAULT NULL)
+	AS 'MODULE_PATHNAME', 'lease_wait_request' LANGUAGE C;
+COMMENT ON PROCEDURE lease_wait(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.bool, pg_catalog.int8, pg_catalog.timestamptz, pg_catalog.text, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb) IS
+	'acquire a lease of any mode with all options of lease_request, but wait without a snapshot, committing before each sleep';
+
 CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -328,7 +338,8 @@ GRANT SELECT ON lease_status TO PUBLIC;
 CREATE FUNCTION lease_waiters(
 		OUT resource pg_catalog.text, OUT owner pg_catalog.text, OUT pid pg_catalog.int4, OUT role pg_catalog.oid,
 		OUT waiting_since pg_catalog.timestamptz, OUT "position" pg_catalog.int4, OUT deadline pg_catalog.timestamptz,
-		OUT blocked_by_owner pg_catalog.text, OUT blocked_by_xid pg_catalog.xid)
+		OUT blocked_by_owner pg_catalog.text, OUT blocked_by_xid pg_catalog.xid, OUT mode pg_catalog.text,
+		OUT permits pg_catalog.int4)
 	RETURNS SETOF pg_catalog.record
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_waiters() IS 'what the view lease_waiters shows';
@@ -343,16 +354,133 @@ SELECT
 	w."position",
 	w.deadline,
 	w.blocked_by_owner,
-	w.blocked_by_xid
+	w.blocked_by_xid,
+	w.mode,
+	w.permits
 FROM lease_waiters() AS w;
 COMMENT ON VIEW lease_waiters IS
 	'who waits for which lease, in the order of their turn, and who is in the way';
 REVOKE ALL ON lease_waiters FROM PUBLIC;
 GRANT SELECT ON lease_waiters TO PUBLIC;
 
+/*
+ * A picture of the two views. Each name is escaped once, character by character:
+ * what cannot be shown appears by its number. An owner that the reader may not
+ * see is a node of its own, for each session and each lease. Compiling the query
+ * would take a thousand times longer than running it.
+ */
 CREATE FUNCTION lease_wait_graph()
-	RETURNS pg_catalog.text
-	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+	RETURNS pg_catalog.text LANGUAGE sql VOLATILE PARALLEL UNSAFE SET jit = off
+BEGIN ATOMIC
+	WITH waiter AS MATERIALIZED (
+		SELECT w.*, pg_catalog.row_number() OVER () AS number,
+			COALESCE('owner ' OPERATOR(pg_catalog.||) w.owner, 'session ' OPERATOR(pg_catalog.||) w.pid::pg_catalog.text) AS node
+		FROM lease_waiters AS w
+	), obstacle AS MATERIALIZED (
+		SELECT w.number,
+			CASE
+				WHEN w.blocked_by_xid IS NULL AND s.resource IS NULL THEN 'nobody'
+				WHEN w.blocked_by_xid IS NULL THEN COALESCE('owner ' OPERATOR(pg_catalog.||) s.owner, 'lease ' OPERATOR(pg_catalog.||) s.resource)
+				ELSE COALESCE(b.node, 'transaction ' OPERATOR(pg_catalog.||) w.blocked_by_xid::pg_catalog.text)
+			END AS node,
+			CASE WHEN w.blocked_by_xid IS NULL THEN s.owner ELSE b.owner END AS owner,
+			CASE WHEN w.blocked_by_xid IS NULL THEN s.holder ELSE b.role END AS role,
+			w.blocked_by_xid AS xid
+		FROM waiter AS w
+			LEFT JOIN LATERAL (
+				SELECT l.resource, l.owner, l.holder FROM lease_status AS l
+				WHERE l.resource OPERATOR(pg_catalog.=) w.resource AND l.state OPERATOR(pg_catalog.=) 'held'
+				ORDER BY l.slot LIMIT 1
+			) AS s ON true
+			LEFT JOIN LATERAL (
+				SELECT o.node, o.owner, o.role FROM pg_catalog.pg_locks AS l JOIN waiter AS o ON o.pid OPERATOR(pg_catalog.=) l.pid
+				WHERE l.locktype OPERATOR(pg_catalog.=) 'transactionid' AND l.transactionid OPERATOR(pg_catalog.=) w.blocked_by_xid
+					AND l.mode OPERATOR(pg_catalog.=) 'ExclusiveLock' AND l.granted
+				LIMIT 1
+			) AS b ON true
+	), node AS MATERIALIZED (
+		SELECT n.node, n.owner, n.role, n.xid, pg_catalog.row_number() OVER (ORDER BY n.number, n.side) AS number
+		FROM (
+			SELECT DISTINCT ON (e.node) e.*
+			FROM (
+				SELECT w.node, w.owner, w.role, NULL::pg_catalog.xid AS xid, w.number, 1 AS side FROM waiter AS w
+				UNION ALL
+				SELECT o.node, o.owner, o.role, o.xid, o.number, 2 FROM obstacle AS o
+			) AS e
+			ORDER BY e.node, e.number, e.side
+		) AS n
+	), label AS MATERIALIZED (
+		SELECT t.name, pg_catalog.string_agg(
+			CASE
+				WHEN c.character OPERATOR(pg_catalog.=) '"' THEN '\"'
+				WHEN c.character OPERATOR(pg_catalog.=) '\' THEN '\\\\'
+				WHEN c.character OPERATOR(pg_catalog.=) '&' THEN '&amp;'
+				WHEN c.character OPERATOR(pg_catalog.=) pg_catalog.chr(9) THEN '\\t'
+				WHEN c.character OPERATOR(pg_catalog.=) pg_catalog.chr(10) THEN '\\n'
+				WHEN c.character OPERATOR(pg_catalog.=) pg_catalog.chr(13) THEN '\\r'
+				WHEN CASE
+						WHEN pg_catalog.octet_length(c.character) OPERATOR(pg_catalog.>) 1
+							AND pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.<>) 'UTF8' THEN false
+						WHEN pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.=) 'UTF8' THEN
+							pg_catalog.int4range(0, 32) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
+							OR pg_catalog.int4range(127, 160) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
+							OR pg_catalog.int4range(8203, 8208) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
+							OR pg_catalog.int4range(8232, 8239) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
+							OR pg_catalog.int4range(8288, 8304) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
+							OR pg_catalog.ascii(c.character) OPERATOR(pg_catalog.=) 65279
+						ELSE pg_catalog.ascii(c.character) OPERATOR(pg_catalog.<) 32
+							OR pg_catalog.ascii(c.character) OPERATOR(pg_catalog.=) 127
+							OR (pg_catalog.ascii(c.character) OPERATOR(pg_catalog.>) 127
+								AND pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.=) 'SQL_ASCII')
+					END
+				THEN (
+					SELECT pg_catalog.string_agg('\\x' OPERATOR(pg_catalog.||) pg_catalog.upper(
+							pg_catalog.lpad(pg_catalog.to_hex(pg_catalog.get_byte(x.bytes, b.place)), 2, '0')), '' ORDER BY b.place)
+					FROM (SELECT pg_catalog.convert_to(c.character, pg_catalog.getdatabaseencoding()) AS bytes) AS x
+						CROSS JOIN LATERAL pg_catalog.generate_series(0, pg_catalog.length(x.bytes) OPERATOR(pg_catalog.-) 1) AS b (place)
+				)
+				ELSE c.character
+			END, '' ORDER BY c.place) AS label
+		FROM (
+			SELECT w.resource AS name FROM waiter AS w
+			UNION SELECT n.owner FROM node AS n
+			UNION SELECT n.role::pg_catalog.text FROM node AS n
+		) AS t
+			CROSS JOIN LATERAL (
+				SELECT pg_catalog.substr(t.name, p.place, 1) AS character, p.place
+				FROM pg_catalog.generate_series(1, pg_catalog.length(t.name)) AS p (place)
+			) AS c
+		GROUP BY t.name
+	), line AS (
+		SELECT 1 AS part, n.number, 'n' OPERATOR(pg_catalog.||) n.number::pg_catalog.text OPERATOR(pg_catalog.||) ' [label="' OPERATOR(pg_catalog.||)
+			CASE
+				WHEN n.node OPERATOR(pg_catalog.=) 'nobody' THEN 'nobody", shape=plaintext];'
+				WHEN n.role IS NULL THEN 'transaction ' OPERATOR(pg_catalog.||) n.xid::pg_catalog.text OPERATOR(pg_catalog.||) '", shape=ellipse];'
+				ELSE COALESCE(o.label, '(hidden)') OPERATOR(pg_catalog.||) '\nrole ' OPERATOR(pg_catalog.||) r.label OPERATOR(pg_catalog.||) '"];'
+			END AS text
+		FROM node AS n
+			LEFT JOIN label AS o ON o.name OPERATOR(pg_catalog.=) n.owner
+			LEFT JOIN label AS r ON r.name OPERATOR(pg_catalog.=) n.role::pg_catalog.text
+		UNION ALL
+		SELECT 2, w.number, 'n' OPERATOR(pg_catalog.||) f.number::pg_catalog.text OPERATOR(pg_catalog.||) ' -> n' OPERATOR(pg_catalog.||)
+			t.number::pg_catalog.text OPERATOR(pg_catalog.||) ' [label="' OPERATOR(pg_catalog.||) COALESCE(l.label, '(several)')
+			OPERATOR(pg_catalog.||) '\nprocess ' OPERATOR(pg_catalog.||) w.pid::pg_catalog.text
+			OPERATOR(pg_catalog.||) COALESCE(', place ' OPERATOR(pg_catalog.||) w."position"::pg_catalog.text, '')
+			OPERATOR(pg_catalog.||) '"' OPERATOR(pg_catalog.||) CASE WHEN w.blocked_by_xid IS NULL THEN '' ELSE ', style=dashed' END
+			OPERATOR(pg_catalog.||) '];'
+		FROM waiter AS w
+			JOIN obstacle AS o ON o.number OPERATOR(pg_catalog.=) w.number
+			JOIN node AS f ON f.node OPERATOR(pg_catalog.=) w.node
+			JOIN node AS t ON t.node OPERATOR(pg_catalog.=) o.node
+			LEFT JOIN label AS l ON l.name OPERATOR(pg_catalog.=) w.resource
+	)
+	SELECT 'digraph lease_waits {' OPERATOR(pg_catalog.||) pg_catalog.chr(10) OPERATOR(pg_catalog.||) pg_catalog.chr(9)
+		OPERATOR(pg_catalog.||) 'node [shape=box];' OPERATOR(pg_catalog.||) pg_catalog.chr(10)
+		OPERATOR(pg_catalog.||) COALESCE(pg_catalog.string_agg(pg_catalog.chr(9) OPERATOR(pg_catalog.||) l.text
+			OPERATOR(pg_catalog.||) pg_catalog.chr(10), '' ORDER BY l.part, l.number), '')
+		OPERATOR(pg_catalog.||) '}'
+	FROM line AS l;
+END;
 COMMENT ON FUNCTION lease_wait_graph() IS
 	'who waits for whom, as a picture in the DOT language of Graphviz';
 

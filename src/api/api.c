@@ -13,16 +13,14 @@
 #include "access/htup_details.h"
 #include "access/xlog.h"
 #include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
+#include "api/api.h"
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/privileges.h"
@@ -30,7 +28,6 @@
 #include "purge/purge.h"
 #include "grant/quota.h"
 #include "lease/lease.h"
-#include "wait/wait.h"
 
 /* Names in an array. */
 #define MAX_RESOURCES	10000
@@ -41,8 +38,6 @@ PG_FUNCTION_INFO_V1(lease_acquire_permit);
 PG_FUNCTION_INFO_V1(lease_acquire_all);
 PG_FUNCTION_INFO_V1(lease_acquire_any);
 PG_FUNCTION_INFO_V1(lease_request);
-PG_FUNCTION_INFO_V1(lease_wait);
-PG_FUNCTION_INFO_V1(lease_waiters);
 PG_FUNCTION_INFO_V1(lease_release);
 PG_FUNCTION_INFO_V1(lease_release_all);
 PG_FUNCTION_INFO_V1(lease_renew);
@@ -54,7 +49,7 @@ PG_FUNCTION_INFO_V1(lease_assert_token);
 PG_FUNCTION_INFO_V1(lease_purge);
 
 /* Refuse to write where nothing can be written. */
-static void
+void
 require_writable(const char *function)
 {
 	PreventCommandIfReadOnly(function);
@@ -92,7 +87,7 @@ check_name(text *name, const char *what)
 }
 
 /* Get such a name from argument number argno. */
-static text *
+text *
 name_arg(FunctionCallInfo fcinfo, int argno, const char *what)
 {
 	if (PG_ARGISNULL(argno))
@@ -101,7 +96,7 @@ name_arg(FunctionCallInfo fcinfo, int argno, const char *what)
 }
 
 /* Get the time to live, in microseconds, from argument number argno. */
-static int64
+int64
 ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 {
 	Interval   *ttl;
@@ -125,7 +120,7 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 }
 
 /* Get the time to wait, in microseconds; negative for ever. */
-static int64
+int64
 wait_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 {
 	Interval   *wait;
@@ -367,6 +362,26 @@ span_arg(FunctionCallInfo fcinfo, int argno, const char *what, int64 max, text *
 	return usecs;
 }
 
+/*
+ * Get the options of a request from the arguments from argno on: mode, permits,
+ * reentrant, min_hold, lock_delay, payload.
+ */
+void
+request_options(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
+{
+	mode_args(fcinfo, argno, request);
+	if (PG_ARGISNULL(argno + 2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("reentrant must not be null for the lease on \"%s\"", text_to_cstring(request->resource)),
+				 errhint("Give true or false.")));
+	request->reentrant = PG_GETARG_BOOL(argno + 2);
+	request->min_hold = span_arg(fcinfo, argno + 3, "min_hold", request->ttl, request->resource);
+	request->lock_delay = span_arg(fcinfo, argno + 4, "lock_delay", MAX_TTL, request->resource);
+	require_ttl_allowed(request->resource, "lock_delay", request->lock_delay);
+	request->payload = PG_ARGISNULL(argno + 5) ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(argno + 5)));
+}
+
 static Datum
 usecs_to_interval(int64 usecs)
 {
@@ -395,17 +410,7 @@ lease_request(PG_FUNCTION_ARGS)
 	request.ttl = ttl_arg(fcinfo, 1, request.resource);
 	request.owner = name_arg(fcinfo, 2, "owner");
 	wait = wait_arg(fcinfo, 3, request.resource);
-	mode_args(fcinfo, 4, &request);
-	if (PG_ARGISNULL(6))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("reentrant must not be null for the lease on \"%s\"", text_to_cstring(request.resource)),
-				 errhint("Give true or false.")));
-	request.reentrant = PG_GETARG_BOOL(6);
-	request.min_hold = span_arg(fcinfo, 7, "min_hold", request.ttl, request.resource);
-	request.lock_delay = span_arg(fcinfo, 8, "lock_delay", MAX_TTL, request.resource);
-	require_ttl_allowed(request.resource, "lock_delay", request.lock_delay);
-	request.payload = PG_ARGISNULL(9) ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(9)));
+	request_options(fcinfo, 4, &request);
 	get_call_result_type(fcinfo, NULL, &desc);
 
 	require_writable("lease_request()");
@@ -422,89 +427,6 @@ lease_request(PG_FUNCTION_ARGS)
 	if (!isnull[5])
 		values[5] = usecs_to_interval(outcome.held_until - clock_now());
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
-}
-
-/* End the transaction, and its snapshot, before the procedure goes to sleep. */
-static void
-commit_before_sleep(void)
-{
-	SPI_commit();
-	require_writable("lease_wait()");	/* so is every transaction of the call */
-}
-
-/*
- * lease_wait(resource text, ttl interval, owner text, wait interval, INOUT acquired boolean)
- */
-Datum
-lease_wait(PG_FUNCTION_ARGS)
-{
-	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
-	CallContext *call = (CallContext *) fcinfo->context;
-	int64		wait;
-	TupleDesc	desc;
-	Datum		acquired;
-	bool		isnull = false;
-
-	request.resource = name_arg(fcinfo, 0, "resource");
-	request.ttl = ttl_arg(fcinfo, 1, request.resource);
-	request.owner = name_arg(fcinfo, 2, "owner");
-	wait = wait_arg(fcinfo, 3, request.resource);
-
-	require_writable("lease_wait()");
-	if (call == NULL || !IsA(call, CallContext) || call->atomic)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
-				 errmsg("lease_wait() cannot be called inside a transaction block or a function"),
-				 errhint("Call it on its own, or use lease_acquire() with a wait.")));
-
-	get_call_result_type(fcinfo, NULL, &desc);
-	BlessTupleDesc(desc);
-
-	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	acquired = BoolGetDatum(acquire_any(&request, &request.resource, 1, wait, commit_before_sleep).result == GRANTED);
-	SPI_finish();
-
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, &acquired, &isnull)));
-}
-
-/*
- * lease_waiters() returns setof record
- *
- * Owners are shown like in lease_status: to those who may see them.
- */
-Datum
-lease_waiters(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	List	   *blocked = blocked_waiters();
-	ListCell   *cell;
-
-	InitMaterializedSRF(fcinfo, 0);
-	foreach(cell, blocked)
-	{
-		BlockedWaiter *b = lfirst(cell);
-		const Waiter *waiter = b->waiter;
-		bool		knows_owner = may_see_owner(waiter->role);
-		Datum		values[9];
-		bool		isnull[9] = {false};
-
-		values[0] = PointerGetDatum(cstring_to_text_with_len(waiter->resource, waiter->resource_length));
-		isnull[0] = waiter->nresources > 1;
-		values[1] = PointerGetDatum(cstring_to_text_with_len(waiter->owner, waiter->owner_length));
-		isnull[1] = !knows_owner;
-		values[2] = Int32GetDatum(waiter->pid);
-		values[3] = ObjectIdGetDatum(waiter->role);
-		values[4] = TimestampTzGetDatum(clock_wall_time(waiter->since));
-		values[5] = Int32GetDatum(b->position);
-		isnull[5] = waiter->nresources > 1; /* it stands in several lines */
-		values[6] = TimestampTzGetDatum(clock_wall_time(waiter->deadline));
-		values[7] = PointerGetDatum(b->holder_owner);
-		isnull[7] = b->holder_owner == NULL || !may_see_owner(b->holder_role);
-		values[8] = TransactionIdGetDatum(b->busy_xid);
-		isnull[8] = !TransactionIdIsValid(b->busy_xid);
-		tuplestore_putvalues(result->setResult, result->setDesc, values, isnull);
-	}
-	PG_RETURN_NULL();
 }
 
 /*

@@ -70,9 +70,11 @@
 	index_beginscan(table, index, snapshot, instrument, nkeys, norderbys)
 #endif
 
-/* 17: what is known about all transactions got a better name. */
+/* 17: a lock may be looked for in stronger modes, too; and what is known about all transactions got a better name. */
 #if PG_VERSION_NUM < 170000
 #include "access/transam.h"
+#include "storage/lock.h"
+#define LockHeldByMe(tag, mode, or_stronger) LockHeldByMe(tag, mode)
 #define TransamVariables ShmemVariableCache
 #endif
 

@@ -10,29 +10,6 @@
 
 #include "store/store.h"
 
-typedef enum GrantResult
-{
-	GRANTED,
-	REFUSED_HELD,				/* by somebody, until a time */
-	REFUSED_BUSY,				/* an open transaction has to end first */
-	REFUSED_QUEUE				/* free, but others have waited for longer */
-} GrantResult;
-
-/* What came of a try. */
-typedef struct GrantOutcome
-{
-	GrantResult result;
-	bool		waited;
-	bool		own_lease;		/* refused because of a lease of the same owner */
-	int64		token;			/* GRANTED */
-	TimestampTz expires_at;
-	TimestampTz held_until;		/* REFUSED_HELD: when to look again, else DT_NOEND */
-	bool		open;			/* transactions have some of what is wanted */
-	TransactionId transaction;	/* REFUSED_BUSY: the one to wait for */
-	text	   *blocked_by;		/* owner, if the request asks to explain */
-	Oid			blocked_role;
-} GrantOutcome;
-
 /* grant.c: one try */
 extern GrantOutcome try_grant(LeaseStore *store, const LeaseRequest *request);
 

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * acquire.c
+ * request.c
  *		Acquiring leases: trying, waiting, any of several, all of several.
  *
  * What is in the way says where to wait: behind an open transaction in the
  * server's lock manager, where deadlocks are seen, and behind a lease in the
- * queue of wait.c. Either way the end of it is another try.
+ * queue. Either way the end of it is another try: see wait.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,7 +13,6 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "storage/proc.h"
 #include "tcop/pquery.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -57,38 +56,44 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 	return outcome;
 }
 
-/* SubtransactionWork */
-static bool
-wait_for_obstacle(void *arg)
+/* Wait for the first lease that can be had. */
+static GrantOutcome
+wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait, void (*before_sleep) (void))
 {
-	TransactionId *transaction = arg;
+	MemoryContext caller_context = CurrentMemoryContext;
+	MemoryContext look_context;
+	GrantOutcome outcome;
 
-	LockTimeout = wait_lock_limit();
-	store_wait_for(*transaction);
+	/* A wait may be long; what a look needs must not add up. */
+	look_context = AllocSetContextCreate(caller_context, "lease wait", ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(look_context);
 
-	/* Time that ran out in the moment when the wait ended is told here, not later. */
-	CHECK_FOR_INTERRUPTS();
-	return false;
-}
+	wait_begin(resources, nresources, request, wait, before_sleep);
+	PG_TRY();
+	{
+		do
+		{
+			MemoryContextReset(look_context);
+			EnsurePortalSnapshotExists();	/* before_sleep() may have dropped it */
+			outcome = try_any(request, resources, nresources);
+		} while (outcome.result != GRANTED && wait_for(&outcome));
+	}
+	PG_CATCH();
+	{
+		wait_end(NULL);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	wait_end(outcome.result == GRANTED ? request->resource : NULL);
+	outcome.waited = true;
+	if (outcome.result != GRANTED)
+		stats_count(STATS_WAIT_TIMEOUTS);
 
-/*
- * The same, but for no longer than it is worth. The server's lock_timeout does
- * it, in a subtransaction of which nothing remains, neither the error nor the
- * row lock.
- */
-static void
-wait_for_transaction_in_time(TransactionId transaction)
-{
-	int			lock_timeout = LockTimeout;
-	ErrorData  *error;
-
-	wait_begin_lock();
-	error = run_subtransaction(wait_for_obstacle, &transaction);
-	LockTimeout = lock_timeout;
-	wait_end_lock();
-
-	if (error != NULL && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-		ReThrowError(error);
+	MemoryContextSwitchTo(caller_context);
+	if (outcome.blocked_by != NULL)
+		outcome.blocked_by = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(outcome.blocked_by));
+	MemoryContextDelete(look_context);
+	return outcome;
 }
 
 /*
@@ -100,63 +105,21 @@ wait_for_transaction_in_time(TransactionId transaction)
 GrantOutcome
 acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait, void (*before_sleep) (void))
 {
-	GrantOutcome outcome = try_any(request, resources, nresources);
-	MemoryContext caller_context = CurrentMemoryContext;
-	MemoryContext look_context;
+	GrantOutcome outcome;
 
-	if (outcome.result == GRANTED)
-		return outcome;
+	/* Behind others there is nothing to be had without a wait. */
+	if (wait == 0 || !wait_is_likely(resources, nresources))
+	{
+		outcome = try_any(request, resources, nresources);
+		if (outcome.result == GRANTED)
+			return outcome;
+	}
 	if (wait == 0)
 	{
 		stats_count(STATS_REFUSED);
 		return outcome;
 	}
-
-	/* A wait may be long; what a look needs must not add up. */
-	look_context = AllocSetContextCreate(caller_context, "lease wait", ALLOCSET_DEFAULT_SIZES);
-	MemoryContextSwitchTo(look_context);
-
-	wait_join(resources, nresources, request, wait);
-	PG_TRY();
-	{
-		for (;;)
-		{
-			MemoryContextReset(look_context);
-			EnsurePortalSnapshotExists();	/* before_sleep() may have dropped it */
-			wait_begin_look();
-			outcome = try_any(request, resources, nresources);
-			if (outcome.result == GRANTED || wait_remaining() == 0)
-				break;
-
-			if (wait_is_long())
-				check_deadlock();
-
-			wait_stand_aside(outcome.own_lease);
-			if (before_sleep != NULL)
-				before_sleep();
-			if (outcome.result == REFUSED_BUSY)
-				wait_for_transaction_in_time(outcome.transaction);
-			else
-				wait_sleep(&outcome);
-			wait_check_lock_timeout();
-		}
-	}
-	PG_CATCH();
-	{
-		wait_leave(false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	wait_leave(outcome.result == GRANTED);
-	outcome.waited = true;
-	if (outcome.result != GRANTED)
-		stats_count(STATS_WAIT_TIMEOUTS);
-
-	MemoryContextSwitchTo(caller_context);
-	if (outcome.blocked_by != NULL)
-		outcome.blocked_by = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(outcome.blocked_by));
-	MemoryContextDelete(look_context);
-	return outcome;
+	return wait_in_turn(request, resources, nresources, wait, before_sleep);
 }
 
 /* Several leases that are granted together. */

@@ -17,12 +17,10 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
-#include "monitor/monitor.h"
 #include "monitor/stats.h"
 
 PG_FUNCTION_INFO_V1(lease_stats);
 PG_FUNCTION_INFO_V1(lease_stats_reset);
-PG_FUNCTION_INFO_V1(lease_wait_graph);
 
 static Datum
 usecs_to_interval(int64 usecs)
@@ -133,13 +131,4 @@ lease_stats_reset(PG_FUNCTION_ARGS)
 {
 	stats_reset();
 	PG_RETURN_VOID();
-}
-
-/*
- * lease_wait_graph() returns text
- */
-Datum
-lease_wait_graph(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_TEXT_P(cstring_to_text(draw_wait_graph()));
 }

@@ -1,83 +1,99 @@
 /*-------------------------------------------------------------------------
  *
  * wait.h
- *		The wait queue, for those who wait and those who look at it.
+ *		Waiting in turn.
+ *
+ * A wait is a loop around a try. It joins the queue before it looks, so that
+ * no release goes unnoticed, and tells the queue what each try met:
+ *
+ *		wait_begin(resources, nresources, &request, timeout, NULL);
+ *		PG_TRY();
+ *		{
+ *			while ((outcome = try(&request)).result != GRANTED && wait_for(&outcome))
+ *				;
+ *		}
+ *		PG_CATCH();
+ *		{
+ *			wait_end(NULL);
+ *			PG_RE_THROW();
+ *		}
+ *		PG_END_TRY();
+ *		wait_end(outcome.result == GRANTED ? request.resource : NULL);
+ *
+ * wait_for() returns false when the time is over. The try itself asks
+ * wait_is_my_turn() before it takes a free lease.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef LEASE_LOCK_WAIT_H
 #define LEASE_LOCK_WAIT_H
 
-#include "port/atomics.h"
+#include "nodes/pg_list.h"
 
-#include "grant/grant.h"
-#include "lease_lock.h"
+#include "store/store.h"
 
-/* So many hashes of resources take as much room as one name. */
-#define MAX_HASHES	((int) (MAX_NAME_LENGTH / sizeof(uint64)))
-
-/* An entry of the wait queue. */
-typedef struct Waiter
+/* What a waiter does at its place in the line. */
+typedef enum TurnState
 {
-	int			previous;		/* places of the neighbours */
-	int			next;
+	TURN_QUEUED,				/* waits for its turn */
+	TURN_CALLED,				/* has its turn, and some time to take it */
+	TURN_AWAY,					/* waits for a transaction in the lock manager */
+	TURN_ASIDE,					/* its own owner is in the way: others come first */
+	TURN_SKIPPED				/* did not come when called; until it comes */
+} TurnState;
+
+/* Who waits, and for what. Copies are made without a lock. */
+typedef struct WaiterInfo
+{
+	uint64		ticket;			/* of this wait */
+	uint64		turn;			/* orders those who wait for the same resource */
+	TurnState	state;			/* unless it waits for several resources */
 	int			pid;
 	Oid			database;
 	Oid			role;
-	uint64		ticket;			/* grows with the order of arrival */
 	TimestampTz since;
-	TimestampTz deadline;
-	pg_atomic_uint64 alarm;		/* when it looks at the lease again by itself, monotonic */
-	pg_atomic_uint32 news;		/* counts the wake-ups */
-	int64		called_at;		/* monotonic; 0: its turn has not come */
-	bool		in_lock_wait;	/* behind a transaction: cannot hear a call */
-	bool		lost_turn;		/* did not hear one; unset by itself */
-	bool		aside;			/* its own owner is in the way: others come first */
-	bool		suspect;		/* to check for a deadlock at once */
+	TimestampTz deadline;		/* DT_NOEND: none */
 	LeaseMode	mode;
-	int			nresources;		/* 1, or so many any of which will do */
+	int			permits;
+	int			nresources;		/* 1, or how many any of which will do */
 	uint64		hash;			/* of resource and database, when there is one */
+	uint64		owner_hash;
 	int			resource_length;
 	int			owner_length;
-	union
-	{
-		char		resource[MAX_NAME_LENGTH];
-		uint64		hashes[MAX_HASHES]; /* when there are several */
-	};
+	char		resource[MAX_NAME_LENGTH];
 	char		owner[MAX_NAME_LENGTH];
-} Waiter;
+} WaiterInfo;
 
-/* wait.c: the queue */
+/* wait.c: the loop above */
 extern void wait_init(void);
+extern bool wait_is_likely(text **resources, int nresources);
+extern void wait_begin(text **resources, int nresources, const LeaseRequest *request,
+					   int64 timeout, void (*before_sleep) (void));
+extern bool wait_for(const GrantOutcome *refusal);
+extern void wait_end(const text *granted);
+
+/* turns.c: whose turn it is, and who has to hear of a change */
 extern bool wait_is_my_turn(const text *resource);
 extern void wait_note_change(const text *resource, TimestampTz expires_at);
-extern void wait_join(text **resources, int nresources, const LeaseRequest *request, int64 timeout);
-extern void wait_leave(bool granted);
-extern int64 wait_remaining(void);
-extern void wait_begin_look(void);
-extern void wait_begin_lock(void);
-extern void wait_end_lock(void);
-extern int	wait_lock_limit(void);
-extern void wait_check_lock_timeout(void);
-extern void wait_stand_aside(bool aside);
-extern void wait_sleep(const GrantOutcome *refusal);
-extern bool wait_is_long(void);
-extern List *wait_list(void);
-extern void wait_suspect(const Waiter *waiter);
 
-/* A waiter, and what it waits for. */
-typedef struct BlockedWaiter
+/* queue.c: who waits */
+extern List *waiters_list(void);
+extern List *waiters_of_owner(const text *owner);
+extern WaiterInfo *waiter_of_pid(int pid);
+
+/* obstacles.c: what is in the way of a waiter */
+typedef struct Obstacles
 {
-	const Waiter *waiter;
-	int			position;		/* among those who wait for the same lease, from 1 */
-	text	   *holder_owner;	/* NULL: nobody holds the lease, as far as committed */
-	Oid			holder_role;
-	TransactionId busy_xid;		/* open transaction that is changing the lease */
-} BlockedWaiter;
+	List	   *leases;			/* of Lease: committed, each of which is in the way */
+	List	   *transactions;	/* int list: open transactions, likewise */
+} Obstacles;
 
-extern List *blocked_waiters(void);
+extern Obstacles find_obstacles(LeaseStore *store, const WaiterInfo *waiter);
+
+/* lockwait.c: a wait in the lock manager that ends in time */
+extern bool lock_wait_until(int64 until, void (*work) (void *arg), void *arg);
 
 /* deadlock.c: leases that wait for each other */
-extern void check_deadlock(void);
+extern void check_deadlock(const GrantOutcome *refusal);
 
 #endif							/* LEASE_LOCK_WAIT_H */

@@ -42,6 +42,7 @@ update_script('1.0', 'next.1', <<'SQL');
 ALTER SEQUENCE lease_token_seq OWNED BY NONE;
 ALTER TABLE lease_lock SET (fillfactor = 60);
 CREATE INDEX lease_lock_next ON lease_lock (holder);
+DROP FUNCTION lease_wait_graph();
 DROP VIEW lease_status;
 CREATE VIEW lease_status AS SELECT resource, owner, token, expires_at, 'next' AS version FROM lease_lock
 	WHERE owner IS NOT NULL;

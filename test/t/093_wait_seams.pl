@@ -155,7 +155,8 @@ foreach my $end ('ROLLBACK', 'COMMIT')
 	becomes($node, q{SELECT count(*) FROM lease_waiters WHERE resource = 'circle 2'}, 1, 'one waits for two');
 	send_sql($sessions[1], "SELECT lease_acquire('circle 1', '1 hour', 'two', '1 min')");
 	becomes($node, 'SELECT deadlocks FROM lease_stats', 1, 'a deadlock with a slot of an open transaction is found');
-	like(answer($sessions[1]), qr/ERROR:  40P01/, 'by the one that came last');
+	like(answer($sessions[0]), qr/ERROR:  40P01/, 'by the one that sleeps in the queue');
+	is(answer($sessions[1]), 't', 'and the other one goes on');
 	look($node, "SELECT lease_release('circle 2', 'two')");
 	$_->quit foreach @sessions;
 }

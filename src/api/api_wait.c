@@ -1,0 +1,214 @@
+/*-------------------------------------------------------------------------
+ *
+ * api_wait.c
+ *		The procedure that waits without a transaction, and who waits.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "api/api.h"
+#include "base/clock.h"
+#include "base/compat.h"
+#include "base/privileges.h"
+#include "grant/grant.h"
+#include "wait/wait.h"
+
+PG_FUNCTION_INFO_V1(lease_wait);
+PG_FUNCTION_INFO_V1(lease_wait_request);
+PG_FUNCTION_INFO_V1(lease_waiters);
+
+/* The role that lease_wait() was called as. */
+static Oid	calling_role;
+
+/*
+ * End the transaction, and its snapshot, before the procedure goes to sleep. It
+ * takes SET LOCAL ROLE with it: the lease would be granted to another role
+ * than the one that asked, depending on whether it had to wait.
+ */
+static void
+commit_before_sleep(void)
+{
+	SPI_commit();
+	require_writable("lease_wait()");	/* so is every transaction of the call */
+	if (GetUserId() != calling_role)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
+				 errmsg("role changed while lease_wait() was waiting"),
+				 errdetail("lease_wait() commits before it waits, which ends SET LOCAL ROLE."),
+				 errhint("Use SET ROLE.")));
+}
+
+/* Acquire a lease, waiting without a transaction. Arguments 0 to 3 are as for all of these functions. */
+static GrantOutcome
+wait_for_lease(FunctionCallInfo fcinfo, LeaseRequest *request)
+{
+	CallContext *call_context = (CallContext *) fcinfo->context;
+	GrantOutcome outcome;
+
+	require_writable("lease_wait()");
+	if (call_context == NULL || !IsA(call_context, CallContext) || call_context->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
+				 errmsg("lease_wait() cannot be called inside a transaction block or a function"),
+				 errhint("Call it on its own, or use lease_acquire() with a wait.")));
+
+	calling_role = GetUserId();
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	outcome = acquire_any(request, &request->resource, 1, wait_arg(fcinfo, 3, request->resource), commit_before_sleep);
+	SPI_finish();
+	return outcome;
+}
+
+static LeaseRequest
+request_args(FunctionCallInfo fcinfo)
+{
+	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
+
+	request.resource = name_arg(fcinfo, 0, "resource");
+	request.ttl = ttl_arg(fcinfo, 1, request.resource);
+	request.owner = name_arg(fcinfo, 2, "owner");
+	wait_arg(fcinfo, 3, request.resource);	/* checked in this order */
+	return request;
+}
+
+/*
+ * lease_wait(resource text, ttl interval, owner text, wait interval, INOUT acquired boolean)
+ */
+Datum
+lease_wait(PG_FUNCTION_ARGS)
+{
+	LeaseRequest request = request_args(fcinfo);
+	TupleDesc	desc;
+	Datum		acquired;
+	bool		isnull = false;
+
+	get_call_result_type(fcinfo, NULL, &desc);
+	BlessTupleDesc(desc);
+	acquired = BoolGetDatum(wait_for_lease(fcinfo, &request).result == GRANTED);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, &acquired, &isnull)));
+}
+
+/*
+ * lease_wait(resource text, ttl interval, owner text, wait interval, INOUT acquired boolean,
+ *			  INOUT token bigint, INOUT expires_at timestamptz, mode text, permits integer,
+ *			  reentrant boolean, min_hold interval, lock_delay interval, payload jsonb)
+ */
+Datum
+lease_wait_request(PG_FUNCTION_ARGS)
+{
+	LeaseRequest request = request_args(fcinfo);
+	GrantOutcome outcome;
+	TupleDesc	desc;
+	Datum		values[3];
+	bool		isnull[3] = {false};
+
+	request_options(fcinfo, 7, &request);
+	get_call_result_type(fcinfo, NULL, &desc);
+	BlessTupleDesc(desc);
+	outcome = wait_for_lease(fcinfo, &request);
+
+	values[0] = BoolGetDatum(outcome.result == GRANTED);
+	values[1] = Int64GetDatum(outcome.token);
+	values[2] = TimestampTzGetDatum(clock_wall_time(outcome.expires_at));
+	isnull[1] = isnull[2] = outcome.result != GRANTED;
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, isnull)));
+}
+
+static const char *
+mode_name(LeaseMode mode)
+{
+	return mode == MODE_EXCLUSIVE ? "exclusive" : mode == MODE_SHARED ? "shared" : "permit";
+}
+
+/* A waiter in the list, which is in the order of turns. */
+typedef struct ListedWaiter
+{
+	const WaiterInfo *waiter;
+	int			position;		/* among those who wait for the same resource */
+	Obstacles	obstacles;
+} ListedWaiter;
+
+/* Add a waiter to those before it. What is in the way of one is in the way of the next. */
+static List *
+list_waiter(List *listed, LeaseStore *store, const WaiterInfo *waiter)
+{
+	ListedWaiter *new = palloc0(sizeof(ListedWaiter));
+	const ListedWaiter *before = NULL;
+	ListCell   *cell;
+
+	foreach(cell, listed)
+		if (((ListedWaiter *) lfirst(cell))->waiter->hash == waiter->hash)
+			before = lfirst(cell);
+
+	new->waiter = waiter;
+	new->position = before != NULL ? before->position + 1 : 1;
+	if (before != NULL && before->waiter->mode == waiter->mode)
+		new->obstacles = before->obstacles;
+	else
+		new->obstacles = find_obstacles(store, waiter);
+	return lappend(listed, new);
+}
+
+static void
+put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
+{
+	const WaiterInfo *waiter = listed->waiter;
+	const Lease *lease = listed->obstacles.leases != NIL ? linitial(listed->obstacles.leases) : NULL;
+	bool		several = waiter->nresources > 1;
+	Datum		values[11];
+	bool		isnull[11] = {false};
+
+	values[0] = PointerGetDatum(cstring_to_text_with_len(waiter->resource, waiter->resource_length));
+	isnull[0] = several;
+	values[1] = PointerGetDatum(cstring_to_text_with_len(waiter->owner, waiter->owner_length));
+	isnull[1] = !may_see_owner(waiter->role);
+	values[2] = Int32GetDatum(waiter->pid);
+	values[3] = ObjectIdGetDatum(waiter->role);
+	values[4] = TimestampTzGetDatum(clock_wall_time(waiter->since));
+	values[5] = Int32GetDatum(listed->position);
+	isnull[5] = several;		/* it stands in several lines */
+	values[6] = TimestampTzGetDatum(clock_wall_time(waiter->deadline));
+	values[7] = lease == NULL ? (Datum) 0 : PointerGetDatum(lease->owner);
+	isnull[7] = lease == NULL || !may_see_owner(lease->holder);
+	isnull[8] = listed->obstacles.transactions == NIL;
+	values[8] = isnull[8] ? (Datum) 0 :
+		TransactionIdGetDatum((TransactionId) linitial_int(listed->obstacles.transactions));
+	values[9] = CStringGetTextDatum(mode_name(waiter->mode));
+	values[10] = Int32GetDatum(waiter->permits);
+	isnull[10] = waiter->mode != MODE_PERMIT;
+	tuplestore_putvalues(result->setResult, result->setDesc, values, isnull);
+}
+
+/*
+ * lease_waiters() returns setof record
+ *
+ * Owners are shown like in lease_status: to those who may see them.
+ */
+Datum
+lease_waiters(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	List	   *waiters = waiters_list();
+	List	   *listed = NIL;
+	LeaseStore *store = store_open(AccessShareLock);
+	ListCell   *cell;
+
+	foreach(cell, waiters)
+		listed = list_waiter(listed, store, lfirst(cell));
+	store_close(store);
+
+	InitMaterializedSRF(fcinfo, 0);
+	foreach(cell, listed)
+		put_waiter(result, lfirst(cell));
+	PG_RETURN_NULL();
+}

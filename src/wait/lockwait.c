@@ -1,0 +1,166 @@
+/*-------------------------------------------------------------------------
+ *
+ * lockwait.c
+ *		A wait in the lock manager that ends in time.
+ *
+ * A transaction is waited for in the lock manager, so that the server's
+ * deadlock detector, pg_locks, pg_blocking_pids() and log_lock_waits know of
+ * it. The wait must end when the caller's time is over, without an error, and
+ * must not take anything away from a cancel, statement_timeout or lock_timeout
+ * that arrives at the same moment.
+ *
+ * ProcSleep() goes on sleeping until it has the lock, or until ProcessInterrupts()
+ * raises an error. Of the errors that it can raise in a live session, the only one
+ * that an extension can ask for is the cancel: QueryCancelPending. So a timeout of our
+ * own asks for it, and the error is caught here. The flag is shared with the
+ * server, whose requests all come as SIGINT: pg_cancel_backend() and the client
+ * send it, and the handlers of statement_timeout and lock_timeout raise it. A
+ * handler around the server's own one therefore tells whose the request is.
+ *
+ * "ours" means: the flag was set, now or before it was consumed, by our timeout
+ * and nobody else.
+ *
+ *		what comes first	then			ours	flag	so
+ *		our timeout			consumed		true	false	the error is ours: drop it
+ *		SIGINT				our timeout		false			the error is the server's
+ *		our timeout			SIGINT			false			the error is the server's
+ *		SIGINT, consumed	our timeout		true	true	the error is the server's; clear the flag
+ *		our timeout			lock granted	true	true	no error; clear the flag
+ *		ours, consumed		SIGINT			false	true	the error goes on as the server's
+ *
+ * The error needs no subtransaction. ProcessInterrupts() has called
+ * LockErrorCleanup() before it raises it, which is all that the abort of a
+ * transaction does about a lock that was awaited; nothing else is held in
+ * ProcSleep(). If the lock was granted in that moment, LockErrorCleanup() keeps it,
+ * and we release it.
+ *
+ * On Windows signals are emulated, and there is no handler around another:
+ * there, a cancel that comes in the microseconds between our timeout and its
+ * error is lost.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "utils/timeout.h"
+
+#include "base/clock.h"
+#include "base/compat.h"
+#include "wait/wait.h"
+
+static volatile sig_atomic_t ours = false;
+static TimeoutId bound = MAX_TIMEOUTS;
+
+/* In the handler of SIGALRM, which also sets the latch. */
+static void
+bound_reached(void)
+{
+	if (!QueryCancelPending)
+	{
+		ours = true;
+		QueryCancelPending = true;
+		InterruptPending = true;
+	}
+}
+
+#ifndef WIN32
+static struct sigaction server_handler;
+
+static void
+note_cancel(int signo, siginfo_t *info, void *context)
+{
+	ours = false;
+	if (server_handler.sa_flags & SA_SIGINFO)
+		server_handler.sa_sigaction(signo, info, context);
+	else
+		server_handler.sa_handler(signo);
+}
+
+static void
+watch_cancels(void)
+{
+	struct sigaction action;
+
+	sigaction(SIGINT, NULL, &server_handler);
+	action = server_handler;
+	action.sa_flags |= SA_SIGINFO;
+	action.sa_sigaction = note_cancel;
+	sigaction(SIGINT, &action, NULL);
+}
+
+static void
+unwatch_cancels(void)
+{
+	sigaction(SIGINT, &server_handler, NULL);
+}
+#else
+#define watch_cancels()
+#define unwatch_cancels()
+#endif
+
+/*
+ * End what lock_wait_until() began. Returns whether our timeout raised the
+ * error, if there was one.
+ */
+static bool
+end_bound(void)
+{
+	bool		consumed;
+
+	disable_timeout(bound, false);
+	consumed = ours && !QueryCancelPending;
+	if (ours && !consumed)
+	{
+		QueryCancelPending = false;
+		if (!ours)				/* SIGINT, just now */
+			QueryCancelPending = InterruptPending = true;
+	}
+	unwatch_cancels();
+	return consumed;
+}
+
+/*
+ * Do work that waits in the lock manager, for no longer than until that time
+ * of the monotonic clock; false when that came first. The work must not hold
+ * on to anything while it waits that only the end of a transaction releases.
+ */
+bool
+lock_wait_until(int64 until, void (*work) (void *arg), void *arg)
+{
+	MemoryContext context = CurrentMemoryContext;
+	int64		usecs;
+	volatile bool done = true;
+
+	if (bound == MAX_TIMEOUTS)
+		bound = RegisterTimeout(USER_TIMEOUT, bound_reached);
+
+	CHECK_FOR_INTERRUPTS();
+	usecs = until - clock_monotonic();
+	if (usecs <= 0)
+		return false;
+
+	ours = false;
+	watch_cancels();
+	enable_timeout_after(bound, (int) Min((usecs + 999) / 1000, INT_MAX));
+	PG_TRY();
+	{
+		work(arg);
+		end_bound();
+	}
+	PG_CATCH();
+	{
+		if (!end_bound())
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		done = false;
+	}
+	PG_END_TRY();
+
+	CHECK_FOR_INTERRUPTS();
+	return done;
+}

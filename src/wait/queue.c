@@ -1,0 +1,528 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue.c
+ *		The wait queue in shared memory.
+ *
+ * See queue.h for what is in it. It is made when the library is preloaded,
+ * and from PostgreSQL 17 on also without. A server that cannot make it, for
+ * want of memory, does without: its waiters look at their leases again and
+ * again, and nothing else changes.
+ *
+ * What belongs to a waiter is changed by its own backend only, but for the
+ * state of its entries. The description of a waiter is written while its
+ * ticket is 0. A copy of it is good if the ticket was the same before and
+ * after it was made.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/clock.h"
+#include "base/compat.h"
+#include "base/subxact.h"
+#include "wait/queue.h"
+
+/* Part of the segment's name: another layout needs another segment. */
+#define QUEUE_LAYOUT	"lease_lock queue 2"
+
+/* After a failure to make or find the segment, how long to do without. */
+#define ATTACH_PAUSE	(60 * USECS_PER_SEC)
+
+static WaitQueue *queue = NULL;
+
+/* Waiters whose latches are to be set when the bucket's lock is released. */
+static int *notified = NULL;
+static int	nnotified = 0;
+
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+
+static Size
+entries_offset(void)
+{
+	return MAXALIGN(add_size(offsetof(WaitQueue, waiters), mul_size(MaxBackends, sizeof(Waiter))));
+}
+
+/* Each backend has an entry of its own, so that nobody who waits for one lease is without. */
+static int
+number_of_entries(void)
+{
+	return MaxBackends * (1 + POOL_ENTRIES);
+}
+
+static Size
+queue_size(void)
+{
+	return add_size(entries_offset(), mul_size(number_of_entries(), sizeof(Entry)));
+}
+
+static Entry *
+entry_at(WaitQueue *q, int number)
+{
+	return (Entry *) ((char *) q + entries_offset()) + number;
+}
+
+static void
+create_queue(WaitQueue *q)
+{
+	memset(q, 0, queue_size());
+	q->tranche = LWLockNewTrancheId("lease_lock");
+	pg_atomic_init_u64(&q->last_ticket, 0);
+
+	for (int i = 0; i < NUM_BUCKETS; i++)
+	{
+		LWLockInitialize(&q->buckets[i].lock, q->tranche);
+		pg_atomic_init_u32(&q->buckets[i].count, 0);
+		q->buckets[i].first = q->buckets[i].last = NOBODY;
+	}
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		pg_atomic_init_u64(&q->waiters[i].ticket, 0);
+		pg_atomic_init_u64(&q->waiters[i].called_for, 0);
+		pg_atomic_init_u64(&q->waiters[i].alarm, 0);
+		pg_atomic_init_u32(&q->waiters[i].news, 0);
+		pg_atomic_init_u32(&q->waiters[i].suspect, 0);
+	}
+
+	LWLockInitialize(&q->pool_lock, q->tranche);
+	q->first_free = NOBODY;
+	for (int i = number_of_entries() - 1; i >= 0; i--)
+	{
+		Entry	   *entry = entry_at(q, i);
+
+		pg_atomic_init_u64(&entry->turn, 0);
+		pg_atomic_init_u32(&entry->state, TURN_QUEUED);
+		entry->sibling = NOBODY;
+		if (i >= MaxBackends)
+		{
+			entry->sibling = q->first_free;
+			q->first_free = i;
+		}
+	}
+}
+
+static void
+request_queue(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+	RequestAddinShmemSpace(queue_size());
+}
+
+static void
+startup_queue(void)
+{
+	bool		found;
+
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	queue = ShmemInitStruct(QUEUE_LAYOUT, queue_size(), &found);
+	if (!found)
+		create_queue(queue);
+	LWLockRelease(AddinShmemInitLock);
+	REGISTER_TRANCHE(queue->tranche, "lease_lock");
+}
+
+void
+queue_init(void)
+{
+	if (process_shared_preload_libraries_in_progress)
+	{
+		prev_shmem_request_hook = shmem_request_hook;
+		shmem_request_hook = request_queue;
+		prev_shmem_startup_hook = shmem_startup_hook;
+		shmem_startup_hook = startup_queue;
+	}
+}
+
+#if PG_VERSION_NUM >= 170000
+static void
+init_segment(DSM_INIT_ARGS)
+{
+	create_queue(ptr);
+}
+
+/* SubtransactionWork */
+static bool
+attach_segment(void *arg)
+{
+	bool		found;
+
+	queue = GetNamedDSMSegment(QUEUE_LAYOUT, queue_size(), init_segment, &found, NULL);
+	REGISTER_TRANCHE(queue->tranche, "lease_lock");
+	return true;
+}
+
+/*
+ * Find or make the segment. A failure leaves a lock of the server's registry
+ * held, which only the end of a (sub)transaction releases.
+ */
+static void
+attach_or_do_without(void)
+{
+	static int64 pause_until = 0;
+	ErrorData  *error;
+
+	if (clock_monotonic() < pause_until)
+		return;
+
+	error = run_subtransaction(attach_segment, NULL);
+	if (error == NULL)
+		return;
+	pause_until = clock_monotonic() + ATTACH_PAUSE;
+	queue = NULL;
+	ereport(LOG,
+			(errmsg("lease_lock has no wait queue: %s", error->message),
+			 errhint("Waiters look at their leases every lease_lock.poll_interval, in no order.")));
+	FreeErrorData(error);
+}
+#endif
+
+/*
+ * Find the queue; false when this server has none. It may take memory, so
+ * whatever has to wake somebody at the end of its transaction finds it before.
+ */
+bool
+queue_attach(void)
+{
+#if PG_VERSION_NUM >= 170000
+	if (queue == NULL)
+		attach_or_do_without();
+#endif
+	if (queue == NULL)
+		return false;
+	if (notified == NULL)
+		notified = MemoryContextAlloc(TopMemoryContext, MaxBackends * sizeof(int));
+	return true;
+}
+
+uint64
+queue_hash(const text *resource)
+{
+	return hash_text(resource, MyDatabaseId);
+}
+
+Bucket *
+queue_bucket(uint64 hash)
+{
+	return &queue->buckets[hash % NUM_BUCKETS];
+}
+
+/*
+ * May somebody wait for this resource? The only thing that costs anything when
+ * nobody does. What the caller has made visible to others before must be so
+ * when it reads the count; a waiter counts before it looks.
+ */
+bool
+queue_may_have(uint64 hash)
+{
+	if (queue == NULL)
+		return false;
+	pg_memory_barrier();
+	return pg_atomic_read_u32(&queue_bucket(hash)->count) > 0;
+}
+
+Waiter *
+queue_waiter(int number)
+{
+	return &queue->waiters[number];
+}
+
+Entry *
+queue_entry(int number)
+{
+	return number == NOBODY ? NULL : entry_at(queue, number);
+}
+
+static int
+entry_number(const Entry *entry)
+{
+	return (int) (entry - entry_at(queue, 0));
+}
+
+Entry *
+queue_own_entry(const Waiter *waiter)
+{
+	return entry_at(queue, (int) (waiter - queue->waiters));
+}
+
+/* Find the next entry of a line; the first one after NULL. The caller holds the lock. */
+Entry *
+queue_next_in_line(const Bucket *bucket, const Entry *previous, uint64 hash)
+{
+	Entry	   *entry = queue_entry(previous == NULL ? bucket->first : previous->next);
+
+	while (entry != NULL && (entry->hash != hash || entry->database != MyDatabaseId))
+		entry = queue_entry(entry->next);
+	return entry;
+}
+
+/* Find the one before; the last one of the line before NULL. The caller holds the lock. */
+Entry *
+queue_previous_in_line(const Bucket *bucket, const Entry *next, uint64 hash)
+{
+	Entry	   *entry = queue_entry(next == NULL ? bucket->last : next->previous);
+
+	while (entry != NULL && (entry->hash != hash || entry->database != MyDatabaseId))
+		entry = queue_entry(entry->previous);
+	return entry;
+}
+
+/* Put an entry at the end of its line. The caller holds the lock. */
+void
+queue_append(Bucket *bucket, Entry *entry)
+{
+	int			number = entry_number(entry);
+
+	pg_atomic_write_u64(&entry->turn, pg_atomic_add_fetch_u64(&queue->last_ticket, 1));
+	entry->previous = bucket->last;
+	entry->next = NOBODY;
+	if (bucket->last == NOBODY)
+		bucket->first = number;
+	else
+		queue_entry(bucket->last)->next = number;
+	bucket->last = number;
+	pg_atomic_fetch_add_u32(&bucket->count, 1);
+}
+
+/* Take an entry out of its line. The caller holds the lock. */
+void
+queue_take_out(Bucket *bucket, Entry *entry)
+{
+	if (entry->previous == NOBODY)
+		bucket->first = entry->next;
+	else
+		queue_entry(entry->previous)->next = entry->next;
+
+	if (entry->next == NOBODY)
+		bucket->last = entry->previous;
+	else
+		queue_entry(entry->next)->previous = entry->previous;
+	pg_atomic_fetch_sub_u32(&bucket->count, 1);
+}
+
+/* Get up to this many entries of the pool for the own one, as siblings. */
+static void
+take_from_pool(Entry *own, int wanted)
+{
+	LWLockAcquire(&queue->pool_lock, LW_EXCLUSIVE);
+	while (wanted-- > 0 && queue->first_free != NOBODY)
+	{
+		Entry	   *entry = queue_entry(queue->first_free);
+
+		queue->first_free = entry->sibling;
+		entry->sibling = own->sibling;
+		own->sibling = entry_number(entry);
+	}
+	LWLockRelease(&queue->pool_lock);
+}
+
+/*
+ * Describe this backend as a waiter, and put it into the lines of its resources,
+ * or of as many as there is room for.
+ */
+Waiter *
+queue_join(text **resources, int nresources, const WaiterInfo *info)
+{
+	int			number = MY_PROC_NUMBER;
+	Waiter	   *waiter = queue_waiter(number);
+	Entry	   *own = entry_at(queue, number);
+	int			i = 0;
+
+	Assert(pg_atomic_read_u64(&waiter->ticket) == 0);
+	waiter->info = *info;
+	pg_atomic_write_u64(&waiter->called_for, 0);
+	pg_atomic_write_u64(&waiter->alarm, NO_ALARM);
+	pg_atomic_write_u32(&waiter->suspect, 0);
+	own->sibling = NOBODY;
+	if (nresources > 1)
+		take_from_pool(own, Min(nresources, MAX_LINES) - 1);
+
+	for (Entry *entry = own; entry != NULL; entry = queue_entry(entry->sibling))
+	{
+		Bucket	   *bucket;
+
+		entry->waiter = number;
+		entry->database = MyDatabaseId;
+		entry->hash = queue_hash(resources[i++]);
+		entry->called_at = 0;
+		entry->awaited = InvalidTransactionId;
+		bucket = queue_bucket(entry->hash);
+
+		LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
+		entry_set_state(entry, TURN_QUEUED);
+		queue_append(bucket, entry);
+		LWLockRelease(&bucket->lock);
+	}
+
+	pg_write_barrier();
+	pg_atomic_write_u64(&waiter->ticket, pg_atomic_add_fetch_u64(&queue->last_ticket, 1));
+	return waiter;
+}
+
+/* Forget a waiter whose entries are in no line any more. */
+void
+queue_leave(Waiter *waiter)
+{
+	Entry	   *own = queue_own_entry(waiter);
+	Entry	   *last = queue_entry(own->sibling);
+
+	pg_atomic_write_u64(&waiter->ticket, 0);
+	pg_memory_barrier();
+	if (last == NULL)
+		return;
+
+	while (last->sibling != NOBODY)
+		last = queue_entry(last->sibling);
+	LWLockAcquire(&queue->pool_lock, LW_EXCLUSIVE);
+	last->sibling = queue->first_free;
+	queue->first_free = own->sibling;
+	own->sibling = NOBODY;
+	LWLockRelease(&queue->pool_lock);
+}
+
+/* How many lines does a waiter stand in? */
+int
+queue_nlines(const Waiter *waiter)
+{
+	int			n = 0;
+
+	for (Entry *entry = queue_own_entry(waiter); entry != NULL; entry = queue_entry(entry->sibling))
+		n++;
+	return n;
+}
+
+static void
+set_latch(int number)
+{
+	SetLatch(&GetPGProcByNumber(number)->procLatch);
+}
+
+/*
+ * Have a waiter look again. The latch alone is not enough: between a look and
+ * the sleep the waiter may wait for something else, and reset it. The caller
+ * holds the lock of the bucket, and wakes whom it notified after that.
+ */
+void
+queue_notify(const Entry *entry)
+{
+	pg_atomic_fetch_add_u32(&queue->waiters[entry->waiter].news, 1);
+	if (nnotified < MaxBackends)
+		notified[nnotified++] = entry->waiter;
+	else
+		set_latch(entry->waiter);	/* one that waits for many of these resources */
+}
+
+void
+queue_wake_notified(void)
+{
+	while (nnotified > 0)
+		set_latch(notified[--nnotified]);
+}
+
+void
+queue_wake(Waiter *waiter)
+{
+	pg_atomic_fetch_add_u32(&waiter->news, 1);
+	set_latch((int) (waiter - queue->waiters));
+}
+
+/* Copy the description of a waiter of this database; false when there is none. */
+static bool
+waiter_copy(Waiter *waiter, WaiterInfo *copy)
+{
+	uint64		ticket = pg_atomic_read_u64(&waiter->ticket);
+	Entry	   *own = queue_own_entry(waiter);
+
+	pg_read_barrier();
+	if (ticket == 0 || waiter->info.database != MyDatabaseId)
+		return false;
+
+	*copy = waiter->info;
+	copy->ticket = ticket;
+	copy->turn = pg_atomic_read_u64(&own->turn);
+	copy->state = entry_state(own);
+	pg_read_barrier();
+	return pg_atomic_read_u64(&waiter->ticket) == ticket;
+}
+
+/* For list_sort: in the order of their turns. */
+static int
+compare_turns(const ListCell *a, const ListCell *b)
+{
+	const WaiterInfo *x = lfirst(a);
+	const WaiterInfo *y = lfirst(b);
+
+	return x->turn < y->turn ? -1 : x->turn > y->turn;
+}
+
+/* Copy all waiters of this database that a condition holds for, in the order of their turns. */
+static List *
+copy_waiters(bool (*wanted) (const WaiterInfo *info, const void *arg), const void *arg)
+{
+	List	   *list = NIL;
+	WaiterInfo *copy = palloc(sizeof(WaiterInfo));
+
+	if (!queue_attach())
+		return NIL;
+
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		/* Most are told apart without a copy; what changes meanwhile is told by the copy. */
+		if (pg_atomic_read_u64(&queue->waiters[i].ticket) == 0 ||
+			(wanted != NULL && !wanted(&queue->waiters[i].info, arg)))
+			continue;
+		if (!waiter_copy(&queue->waiters[i], copy) || (wanted != NULL && !wanted(copy, arg)))
+			continue;
+		list = lappend(list, copy);
+		copy = palloc(sizeof(WaiterInfo));
+	}
+	list_sort(list, compare_turns);
+	return list;
+}
+
+List *
+waiters_list(void)
+{
+	return copy_waiters(NULL, NULL);
+}
+
+static bool
+waits_as(const WaiterInfo *info, const void *arg)
+{
+	const text *owner = arg;
+
+	return info->owner_hash == hash_text(owner, 0) &&
+		info->owner_length == (int) VARSIZE_ANY_EXHDR(owner) &&
+		memcmp(info->owner, VARDATA_ANY(owner), VARSIZE_ANY_EXHDR(owner)) == 0;
+}
+
+List *
+waiters_of_owner(const text *owner)
+{
+	return copy_waiters(waits_as, owner);
+}
+
+static bool
+has_pid(const WaiterInfo *info, const void *arg)
+{
+	return info->pid == *(const int *) arg;
+}
+
+WaiterInfo *
+waiter_of_pid(int pid)
+{
+	List	   *found = copy_waiters(has_pid, &pid);
+
+	return found == NIL ? NULL : linitial(found);
+}

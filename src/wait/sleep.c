@@ -1,0 +1,91 @@
+/*-------------------------------------------------------------------------
+ *
+ * sleep.c
+ *		Sleeping until a time, a wake-up, or until the client has gone.
+ *
+ * A waiter whose client has gone would be granted a lease that nobody knows
+ * of. The server looks for that only if client_connection_check_interval is set,
+ * so the sleep watches the client's socket itself, where the platform can tell.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+/* Libraries of the server whose headers may be missing here, and are not needed. */
+#undef ENABLE_GSS
+#undef USE_OPENSSL
+#undef USE_SSL
+#include "libpq/libpq.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+
+#include "base/clock.h"
+#include "base/compat.h"
+#include "wait/turns.h"
+
+/* The name that pg_stat_activity shows while a waiter sleeps. */
+static uint32
+wait_event(void)
+{
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = WaitEventExtensionNew("LeaseLockWait");
+	return event;
+}
+
+/* Can the server tell that a client has closed its connection, while we wait for something else? */
+static bool
+client_is_watched(void)
+{
+	return MyProcPort != NULL && WaitEventSetCanReportClosed();
+}
+
+static void
+client_is_gone(void)
+{
+	ClientConnectionLost = true;
+	InterruptPending = true;
+}
+
+/* Sleep until the latch is set or the time has come. */
+void
+sleep_until(int64 until)
+{
+	/* Round up: a look too early would be followed by another. */
+	long		timeout = (long) ((Max(until - clock_monotonic(), 0) + 999) / 1000);
+
+	if (client_is_watched())
+	{
+		WaitEvent	events[FeBeWaitSetNEvents];
+		int			n;
+
+		ModifyWaitEvent(FeBeWaitSet, FeBeWaitSetSocketPos, WL_SOCKET_CLOSED, NULL);
+		n = WaitEventSetWait(FeBeWaitSet, timeout, events, lengthof(events), wait_event());
+		for (int i = 0; i < n; i++)
+		{
+			if (events[i].events & WL_LATCH_SET)
+				ResetLatch(MyLatch);
+			if (events[i].events & WL_SOCKET_CLOSED)
+				client_is_gone();
+			if (events[i].events & WL_POSTMASTER_DEATH)
+				proc_exit(1);
+		}
+	}
+	else if (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					   timeout, wait_event()) & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* End the session if its client has gone meanwhile. */
+void
+check_client(void)
+{
+	if (client_is_watched() && !pq_check_connection())
+		client_is_gone();
+	CHECK_FOR_INTERRUPTS();
+}

@@ -1,0 +1,42 @@
+/*-------------------------------------------------------------------------
+ *
+ * turns.h
+ *		Changes of a waiter's state, as its own backend makes them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASE_LOCK_TURNS_H
+#define LEASE_LOCK_TURNS_H
+
+#include "wait/queue.h"
+
+extern void turns_init(void);	/* at load time */
+extern int	turns_handoff_timeout(void);	/* in milliseconds */
+
+/* This backend as a waiter. */
+extern bool turns_were_refused(Waiter *waiter, uint32 news_seen);
+extern bool turns_stand_aside(Waiter *waiter);
+extern void turns_go_away(Waiter *waiter, TransactionId awaited);
+extern void turns_come_back(Waiter *waiter);
+extern bool turns_keeps_watch(const Waiter *waiter);
+extern bool turns_are_overdue(const Waiter *waiter);
+
+/* Leave all lines. */
+typedef struct Departure
+{
+	bool		granted;
+	uint64		hash;			/* of the resource that was granted */
+	bool		shares;			/* what was granted leaves room for others */
+	int64		known_end;		/* when it would have looked by itself; 0: unknown */
+} Departure;
+
+extern int64 turns_leave(Waiter *waiter, const Departure *departure);
+
+/* True from when the try is asked until the waiter looks again. */
+extern bool turn_was_refused;
+
+/* sleep.c */
+extern void sleep_until(int64 until);
+extern void check_client(void);
+
+#endif							/* LEASE_LOCK_TURNS_H */

@@ -1,0 +1,62 @@
+# Leases that nobody waits for, beside many who wait for another one.
+bystanders="0 400 700"
+
+# Send sessions to wait for a lease, in some database; sets waiting_pids.
+send_to_wait()	# number, database
+{
+	local i
+
+	waiting_pids=()
+	sql "$2" -c "SELECT lease_acquire('waited for', interval '1 hour', 'holder')" >/dev/null
+	for ((i = 0; i < $1; i++)); do
+		sql "$2" -c "SELECT lease_acquire('waited for', interval '1 hour', 'w$i', NULL)" >/dev/null 2>&1 &
+		waiting_pids+=($!)
+	done
+	for ((i = 0; i < 600; i++)); do
+		[ "$(sql "$2" -c 'SELECT count(*) FROM lease_waiters')" -lt "$1" ] || return 0
+		sleep 0.1
+	done
+	die "not all of $1 sessions wait"
+}
+
+end_waits()	# database
+{
+	local pid
+
+	sql "$1" -c 'SELECT pg_cancel_backend(pid) FROM lease_waiters' >/dev/null
+	for pid in "${waiting_pids[@]}"; do
+		wait "$pid" || true
+	done
+	sql "$1" -c "SELECT lease_release('waited for', 'holder')" >/dev/null
+}
+
+item_k()
+{
+	local round count where
+
+	echo '(k) pairs beside waiters' >&2
+	create_database lease_bench_other 1
+	for ((round = 0; round < rounds; round++)); do
+		for where in lease_bench lease_bench_other; do
+			for count in $bystanders; do
+				sql lease_bench -c 'TRUNCATE lease_lock'
+				send_to_wait "$count" "$where"
+				measure "k $where $count" lease_bench pair_exclusive 8 "$fast"
+				end_waits "$where"
+			done
+		done
+	done
+}
+
+report_k()
+{
+	local count where least=${bystanders%% *}
+
+	printf '\n### (k) Acquire and release beside sessions that wait for another lease: pairs per second, 8 clients, not durable\n'
+	header 'they wait in' waiters 'pairs per second' 'ratio to none'
+	for where in lease_bench lease_bench_other; do
+		for count in $bystanders; do
+			row "${where/#lease_bench_other/another database}" "$count" "$(cell "k $where $count")" "$(ratio "k $where $count" "k $where $least")"
+		done
+	done
+}

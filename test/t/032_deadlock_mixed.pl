@@ -1,0 +1,124 @@
+# Deadlocks across leases, assertions, row locks and transactions, which neither
+# the server nor the owners' names alone tell; and names of others, which are no
+# reason for their waits to fail.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WaitTest;
+
+my $node = start_waiting_node('deadlock_mixed', <<'CONF');
+deadlock_timeout = 100ms
+lease_lock.handoff_timeout = 1h
+CONF
+
+$node->safe_psql('postgres', q{
+	CREATE TABLE t (id int);
+	INSERT INTO t VALUES (1);
+	CREATE ROLE alice;
+	CREATE ROLE mallory;
+});
+
+# Test that a wait has ended, and end all of them if it has not.
+sub ends
+{
+	my ($session_pid, $name) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	becomes($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $session_pid AND state = 'active'", 0, $name)
+	  or look($node, q{SELECT count(pg_cancel_backend(pid)) FROM lease_waiters});
+	return;
+}
+
+# A has what B waits for in the lock manager, and waits for B's lease.
+my %ways = (
+	'an asserted lease that ran out' => [
+		q{SELECT lease_acquire('a', '500 ms', 'A')}, q{BEGIN; SELECT lease_assert('a', 'A') > 0}, q{SELECT pg_sleep(0.6)} ],
+	'a row lock on a lease that ran out' => [
+		q{SELECT lease_acquire('a', '1 ms', 'A')}, q{BEGIN; SELECT FROM lease_lock WHERE resource = 'a' FOR UPDATE} ],
+	'an uncommitted lease' => [ q{BEGIN; SELECT lease_acquire('a', '1 hour', 'A')} ]);
+
+foreach my $way (sort keys %ways)
+{
+	my ($a, $b) = map { open_session($node) } 1, 2;
+
+	look($node, q{SELECT lease_acquire('b', '1 hour', 'B')});
+	$a->query_safe($_) foreach @{ $ways{$way} };
+	send_to_wait($node, $b, q{SELECT lease_acquire('a', '1 hour', 'B', NULL)}, in_lock_manager());
+	my $pid = $a->query_safe('SELECT pg_backend_pid()');
+	send_sql($a, q{SELECT lease_acquire('b', '1 hour', 'A', NULL)});
+	ends($pid, "$way: the one that waits for a committed lease fails");
+	like(answer($a), qr/ERROR:  40P01: deadlock detected/, "$way: it is told why");
+	$a->query_safe('ROLLBACK');
+	look($node, q{SELECT lease_release_all('A')});
+	is(answer($b), 't', "$way: the other one gets the lease");
+	look($node, q{SELECT lease_release_all('B')});
+	nothing_left($node, $way);
+	$_->quit foreach $a, $b;
+}
+
+# The same with a third process in between, which waits for no lease at all.
+{
+	my ($a, $b, $c) = map { open_session($node) } 1 .. 3;
+
+	look($node, q{SELECT lease_acquire('b', '1 hour', 'B')});
+	$a->query_safe(q{BEGIN; UPDATE t SET id = id});
+	$c->query_safe(q{BEGIN; SELECT lease_acquire('c', '1 hour', 'C')});
+	send_to_wait($node, $c, 'UPDATE t SET id = id', in_lock_manager());
+	send_to_wait($node, $b, q{SELECT lease_acquire('c', '1 hour', 'B', NULL)}, in_lock_manager());
+	my $pid = $a->query_safe('SELECT pg_backend_pid()');
+	send_sql($a, q{SELECT lease_acquire('b', '1 hour', 'A', NULL)});
+	ends($pid, 'three processes: one fails');
+	like(answer($a), qr/40P01: deadlock.*Process \d+ waits for a lock; blocked by process \d+/s, 'three processes: it is told why');
+	$a->query_safe('ROLLBACK');
+	answer($c);
+	$c->query_safe('ROLLBACK');
+	is(answer($b), 't', 'three processes: the others go on');
+	look($node, q{SELECT lease_release_all('B')});
+	nothing_left($node, 'three processes');
+	$_->quit foreach $a, $b, $c;
+}
+
+# mallory waits for the victim's lease under the name of alice's owner, for whose
+# lease the victim waits. alice is not mallory: nothing is wrong.
+sub guess
+{
+	my ($role) = @_;
+	my ($alice, $other, $victim) = map { open_session($node) } 1 .. 3;
+	my $waiting = q{SELECT string_agg(owner, ',') FROM lease_waiters};
+
+	$alice->query_safe(q{SET ROLE alice; SELECT lease_acquire('x', '1 hour', 'X')});
+	$victim->query_safe(q{SELECT lease_acquire('v', '1 hour', 'V')});
+	$other->query_safe("SET ROLE $role");
+	send_to_wait($node, $other, q{SELECT lease_acquire('v', '1 hour', 'X', NULL)});
+	send_sql($victim, q{SELECT lease_acquire('x', '1 hour', 'V', NULL)});
+	if ($role eq 'alice')
+	{
+		like(answer($victim), qr/40P01/, "$role by her own name: a deadlock");
+	}
+	else
+	{
+		becomes($node, $waiting, 'X,V', "$role by another's name: both wait");
+		look($node, 'SELECT pg_sleep(1)');
+		stays($node, $waiting, 'X,V', "$role by another's name: and wait on");
+	}
+	look($node, q{SELECT count(pg_cancel_backend(pid)) FROM lease_waiters});
+	like(answer($other), qr/57014/, "$role: cancelled");
+	like(answer($victim), qr/57014/, "$role: cancelled") if $role ne 'alice';
+	look($node, q{SELECT lease_release_all('X'), lease_release_all('V')});
+	nothing_left($node, $role);
+	$_->quit foreach $alice, $other, $victim;
+	return;
+}
+
+guess('alice');
+guess('mallory');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,123 @@
+# The programs in docs/clients.md do what the document says. Each gets what it leaves out: a connection before it, and
+# a line at its end that prints what it did.
+use strict;
+use warnings;
+
+use FindBin;
+use IPC::Run;
+use lib $FindBin::RealBin;
+
+use ClientTest;
+use LeaseTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $document = slurp_file("$FindBin::RealBin/../../docs/clients.md");
+
+# The block in this language that contains the text.
+sub snippet
+{
+	my ($language, $text) = @_;
+	my ($found) = grep { /\Q$text\E/ } $document =~ /^```$language\n(.*?)^```$/msg;
+
+	ok(defined $found, "docs/clients.md: $language with $text");
+	return $found // '';
+}
+
+# What the program prints, connected to the node as role app.
+sub printed
+{
+	my ($node, $command, $program) = @_;
+	local @ENV{qw(PGHOST PGPORT PGUSER PGDATABASE)} = ($node->host, $node->port, 'app', 'postgres');
+
+	IPC::Run::run([ @$command, $program ], '>&', \my $output, IPC::Run::timeout($ClientTest::LIMIT));
+	return $output;
+}
+
+my $node = start_client_node('snippets', 'item');
+
+foreach my $driver (qw(psycopg psycopg2))
+{
+  SKIP:
+	{
+		my $python = can_run([ 'python3', '/usr/bin/python3' ], '-c', "import $driver")
+		  or skip "no Python with $driver (Debian: python3-$driver)", 1;
+		is(printed($node, [ $python, '-c' ], <<"PROGRAM"), "chair\n", "$driver: write under a lease");
+import uuid, $driver
+connection = $driver.connect("")
+cursor = connection.cursor()
+${\ snippet('python', 'cursor.execute("SELECT lease_acquire') }
+cursor.execute("SELECT name FROM item WHERE id = 1")
+print(cursor.fetchone()[0])
+PROGRAM
+		$node->safe_psql('postgres', q{
+			ALTER TABLE item DISABLE TRIGGER USER;
+			UPDATE item SET name = 'wood' WHERE id = 1;
+			ALTER TABLE item ENABLE TRIGGER USER;
+		});
+	}
+}
+
+SKIP:
+{
+	my $python = can_run([ 'python3', '/usr/bin/python3' ], '-c', 'import psycopg2')
+	  or skip 'no Python with psycopg2 (Debian: python3-psycopg2)', 1;
+	is(printed($node, [ $python, '-c' ], <<"PROGRAM"), <<'PRINTED', 'psycopg2: renew in the background, and notice a loss');
+${\ snippet('python', 'def with_lease') }
+def longer_than_ttl(owner, token, lost):
+    time.sleep(2)
+    print("still held:", ask("SELECT lease_token('long', %s)", owner) == token, lost.is_set())
+    print("refused meanwhile:", with_lease("long", None))
+
+def released_by_others(owner, token, lost):
+    ask("SELECT lease_release('long', %s)", owner)
+    print("lost:", lost.wait(10))
+
+print("had it:", with_lease("long", longer_than_ttl, ttl=1))
+print("had it:", with_lease("long", released_by_others, ttl=1))
+PROGRAM
+still held: True False
+refused meanwhile: False
+had it: True
+lost: True
+had it: True
+PRINTED
+}
+
+SKIP:
+{
+	my $node_js = can_run([ 'node', '/usr/bin/node' ], '-e', 'require("pg")')
+	  or skip 'no Node.js with pg (Debian: node-pg)', 1;
+	is(printed($node, [ $node_js, '-e' ], <<"PROGRAM"), "chair\n", 'node-postgres: write under a lease');
+const crypto = require('crypto');
+const { Pool } = require('pg');
+const pool = new Pool();
+(async () => {
+${\ snippet('js', 'pool.connect') }
+console.log((await pool.query('SELECT name FROM item WHERE id = 2')).rows[0].name);
+await pool.end();
+})();
+PROGRAM
+}
+
+SKIP:
+{
+	my $ruby = can_run([ 'ruby', '/usr/bin/ruby' ], '-e', 'require "active_record"; require "pg"')
+	  or skip 'no Ruby with ActiveRecord and pg (Debian: ruby-activerecord, ruby-pg)', 1;
+	is(printed($node, [ $ruby, '-e' ], <<"PROGRAM"), "chair\n", 'ActiveRecord: write under a lease');
+require 'active_record'
+require 'securerandom'
+ActiveRecord::Base.establish_connection(adapter: 'postgresql')
+class Item < ActiveRecord::Base
+  self.table_name = 'item'
+end
+item = Item.find(3)
+${\ snippet('ruby', 'with_lock') }
+puts Item.find(3).name
+PROGRAM
+}
+
+is($node->safe_psql('postgres', 'SELECT resource FROM lease_status'), 'vault', 'nothing is left leased');
+$node->stop;
+
+done_testing();
