@@ -137,11 +137,15 @@ decide_own(const LeaseRow *own, const LeaseRequest *request)
 	return decision;
 }
 
-/* May an open change turn out to be a lease of the owner, or to leave it one? */
+/*
+ * May an open change turn out to be a lease of the owner, or to leave it one?
+ * A rollback does not bring back what has expired.
+ */
 static bool
-may_be_own(const LeaseRow *row, const LeaseRequest *request)
+may_be_own(const LeaseRow *row, const LeaseRequest *request, TimestampTz now)
 {
-	return is_open(row) && is_owner(&row->lease, request->owner);
+	return is_open(row) && is_owner(&row->lease, request->owner) &&
+		(TransactionIdIsValid(row->inserted_by) || is_held(&row->lease, now));
 }
 
 static bool
@@ -180,7 +184,7 @@ decide_exclusive(const LeaseRows *rows, const LeaseRequest *request, TimestampTz
 
 		if (row->lease.slot == EXCLUSIVE_SLOT && holds_now(row, request, now))
 			return decide_own(row, request);
-		own |= holds_now(row, request, now) || (row->lease.slot != EXCLUSIVE_SLOT && may_be_own(row, request));
+		own |= holds_now(row, request, now) || (row->lease.slot != EXCLUSIVE_SLOT && may_be_own(row, request, now));
 
 		if (row->lease.slot == EXCLUSIVE_SLOT)
 		{
@@ -369,7 +373,7 @@ decide_beside_others(const LeaseRows *rows, const LeaseRequest *request, Timesta
 
 		if (holds_now(row, request, now))
 			return decide_own(row, request);
-		if (row->lease.slot != EXCLUSIVE_SLOT && may_be_own(row, request))
+		if (row->lease.slot != EXCLUSIVE_SLOT && may_be_own(row, request, now))
 		{
 			decision = refuse_for_transaction(write_waits_for(row));
 			decision.own_lease = true;

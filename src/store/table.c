@@ -29,6 +29,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "store/columns.h"
@@ -128,6 +129,26 @@ check_table(Relation table)
 				 errhint("Drop it. A foreign key to the lock table has triggers, too.")));
 }
 
+static bool
+has_exclusion_constraint(Relation table)
+{
+	List	   *indexes = RelationGetIndexList(table);
+	bool		found = false;
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(cell)));
+
+		if (!HeapTupleIsValid(tuple))
+			continue;			/* dropped meanwhile */
+		found |= ((Form_pg_index) GETSTRUCT(tuple))->indisexclusion;
+		ReleaseSysCache(tuple);
+	}
+	list_free(indexes);
+	return found;
+}
+
 /* Refuse indexes that would make us wait for other transactions. */
 static void
 check_indexes(Relation table)
@@ -144,6 +165,13 @@ check_indexes(Relation table)
 					 errdetail("A renewal changes that column, and would wait for transactions that rely on the lease."),
 					 errhint("Drop the index.")));
 	bms_free(keys);
+
+	if (has_exclusion_constraint(table))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("lock table \"%s\" has an exclusion constraint", RelationGetRelationName(table)),
+				 errdetail("Its check may wait for other transactions."),
+				 errhint("Drop it. A unique index may do instead.")));
 }
 
 /* Open the index that finds the rows. */

@@ -90,18 +90,18 @@ SELECT lease_acquire('crowd', '1 hour', 'w');
 SELECT count(*) FROM generate_series(1, 300) AS i WHERE lease_release('crowd', 'reader ' || i);
 SELECT lease_acquire('crowd', '1 hour', 'w');
 
--- purge: what ended goes; the gate stays while somebody shares the resource
+-- purge: what ended goes, also while others share the resource
 TRUNCATE lease_lock;
 SET lease_lock.purge_after = 0;
-SELECT lease_acquire_shared('gate', '1 hour', 'ann'), lease_acquire_shared('gate', '1 hour', 'bob'), lease_release('gate', 'bob');
+SELECT lease_acquire_shared('purged', '1 hour', 'ann'), lease_acquire_shared('purged', '1 hour', 'bob'), lease_release('purged', 'bob');
 SELECT lease_purge();
 SELECT slot > 0 AS slot, owner FROM lease_lock ORDER BY 1;
-SELECT lease_release('gate', 'ann');
--- the last slot first, so that nobody is refused while the gate is removed
+SELECT lease_release('purged', 'ann');
+-- and the rest at once
 SELECT lease_purge() + lease_purge() AS purged;
 SELECT count(*) FROM lease_lock;
 
--- a gate that was lost all the same: the slots alone keep an exclusive lease away, and let others in
+-- without a row for the exclusive lease: readers keep it away, and let others in
 SELECT lease_acquire_shared('lost', '1 hour', 'ann');
 DELETE FROM lease_lock WHERE slot = 0;
 SELECT lease_acquire('lost', '1 hour', 'bob'), lease_acquire_shared('lost', '1 hour', 'bob'), lease_acquire('lost', '1 hour', 'carl');

@@ -32,7 +32,7 @@ sub indexes_are_right
 
 	foreach my $condition (@conditions)
 	{
-		my $rows = "SELECT string_agg(resource || ' ' || token, ',' ORDER BY resource) FROM lease_lock WHERE $condition";
+		my $rows = "SELECT string_agg(resource || ' ' || token, ',' ORDER BY resource, slot) FROM lease_lock WHERE $condition";
 		my $by_index = "SET enable_seqscan = off; SET plan_cache_mode = force_custom_plan; ";
 		my $by_table = "SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off; ";
 
@@ -89,7 +89,13 @@ foreach (
 	[ 'deferrable primary key',
 		'ALTER TABLE lease_lock DROP CONSTRAINT lease_lock_pkey, ADD CONSTRAINT lease_lock_pkey PRIMARY KEY (resource, slot) DEFERRABLE',
 		'ALTER TABLE lease_lock DROP CONSTRAINT lease_lock_pkey, ADD CONSTRAINT lease_lock_pkey PRIMARY KEY (resource, slot)',
-		$passed_over ])
+		$passed_over ],
+	[ 'deferrable constraint', 'ALTER TABLE lease_lock ADD CONSTRAINT c UNIQUE (token) DEFERRABLE',
+		'ALTER TABLE lease_lock DROP CONSTRAINT c', $passed_over ],
+	[ 'unique index on what a renewal changes', 'CREATE UNIQUE INDEX u ON lease_lock (expires_at)', 'DROP INDEX u',
+		'lock table "lease_lock" has a unique index on column "expires_at".*HINT:  Drop the index' ],
+	[ 'exclusion constraint', 'ALTER TABLE lease_lock ADD CONSTRAINT c EXCLUDE (token WITH =)',
+		'ALTER TABLE lease_lock DROP CONSTRAINT c', 'lock table "lease_lock" has an exclusion constraint.*HINT:  Drop it' ])
 {
 	my ($what, $alter, $undo, $match) = @$_;
 
@@ -113,14 +119,21 @@ is($user->query_safe("SELECT lease_acquire('r', '1 hour', 'p')"), 'f', 'column d
 is($user->query_safe("SELECT lease_release('r', 'o')"), 't', 'column dropped: release');
 is($user->query_safe("SELECT lease_acquire('r', '1 hour', 'o')"), 't', 'column dropped: acquire');
 
-# Indexes of the user's own.
+# Indexes of the user's own, of any shape.
 $psql->($_)
   foreach 'CREATE INDEX by_owner ON lease_lock (owner)',
   "CREATE INDEX by_owner_partial ON lease_lock (owner) WHERE owner LIKE 'a%'",
   'CREATE INDEX by_length ON lease_lock (length(owner), upper(resource))',
   'CREATE INDEX by_expiry ON lease_lock USING brin (expires_at)',
   'CREATE INDEX by_hash ON lease_lock USING hash (owner)',
-  'CREATE UNIQUE INDEX by_token ON lease_lock (token) INCLUDE (owner)';
+  'CREATE UNIQUE INDEX by_token ON lease_lock (token) INCLUDE (owner)',
+  'CREATE UNIQUE INDEX like_the_key ON lease_lock (resource, slot)',
+  'CREATE UNIQUE INDEX key_and_all ON lease_lock (resource, slot) INCLUDE (owner, expires_at, token, payload)',
+  'CREATE UNIQUE INDEX key_turned ON lease_lock (slot, resource)',
+  'CREATE UNIQUE INDEX key_of_some ON lease_lock (resource) INCLUDE (owner) WHERE slot = 0',
+  q{CREATE UNIQUE INDEX key_expression ON lease_lock ((resource || '/' || slot), lower(resource))},
+  'CREATE INDEX by_payload ON lease_lock USING gin (payload)',
+  'CREATE INDEX by_prefix ON lease_lock USING spgist (resource)';
 $psql->(q{
 	DO $$
 	BEGIN
@@ -133,6 +146,9 @@ $psql->(q{
 				FROM generate_series(1, 300) AS n;
 			PERFORM lease_renew('i' || n, '2 hours', 'b') FROM generate_series(1, 300) AS n WHERE n % 7 = round % 7;
 			PERFORM lease_release('i' || n, 'b') FROM generate_series(1, 300) AS n WHERE n % 4 = round % 4;
+			PERFORM lease_request('s' || n % 50, '1 hour', 'u' || n, mode => 'permit', permits => 5, payload => jsonb_build_object('n', n))
+				FROM generate_series(1, 300) AS n WHERE n % 3 = round % 3;
+			PERFORM lease_release('s' || n % 50, 'u' || n) FROM generate_series(1, 300) AS n WHERE n % 4 = round % 4;
 			PERFORM lease_release_all('a' || round % 10);
 			IF round % 3 = 0 THEN
 				COMMIT;
@@ -141,7 +157,8 @@ $psql->(q{
 	END $$});
 $psql->("SELECT lease_acquire('j' || n, '1 hour', 'a' || n % 10) FROM generate_series(1, 100) AS n");
 my @conditions = ("owner = 'a8'", "owner = 'a9' AND owner LIKE 'a%'", "owner = 'b'", 'owner IS NULL',
-	'length(owner) = 2', "resource = 'i17'", 'token > 0', "expires_at > now()");
+	'length(owner) = 2', "resource = 'i17'", 'token > 0', "expires_at > now()",
+	"resource = 's7' AND slot > 0", q{payload @> '{"n": 12}' OR payload @> '{"n": 157}'}, "resource ^@ 's1'", "resource || '/' || slot = 's7/1'");
 indexes_are_right('own indexes', @conditions);
 
 # A unique index of the user's own says no in its own words.
@@ -151,6 +168,33 @@ sql_fails($node, "SELECT lease_acquire('u2', '1 hour', 'u')", '23505', 'one_leas
 is($psql->("SELECT lease_release('u1', 'u')"), 't', 'unique index: release');
 is($psql->("SELECT lease_acquire('u2', '1 hour', 'u')"), 't', 'unique index: then it fits');
 $psql->('DROP INDEX one_lease_each');
+
+# An index that does not take the row fails the call, and nobody else: a conflict with what
+# is not committed is told without waiting, and nothing stays locked, be the transaction open.
+$psql->('TRUNCATE lease_lock');
+foreach (
+	[ 'unique owner', 'CREATE UNIQUE INDEX wrong ON lease_lock (owner)', '23505', 'unique index "wrong".*HINT:  Drop the index' ],
+	[ 'unique with nulls', 'CREATE UNIQUE INDEX wrong ON lease_lock (payload) NULLS NOT DISTINCT WHERE slot >= 0', '23505', 'unique index "wrong"' ],
+	[ 'unique resource', 'CREATE UNIQUE INDEX wrong ON lease_lock (left(resource, 1)) INCLUDE (owner)', '23505', 'unique index "wrong"' ],
+	[ 'expression that fails', q{CREATE INDEX wrong ON lease_lock ((1 / (length(resource) - 6)))}, '22012', 'division by zero' ])
+{
+	my ($what, $create, $sqlstate, $match) = @$_;
+	my $open = open_session($node);
+
+	$psql->($create);
+	$open->query_safe(q{BEGIN; SELECT lease_acquire('wrong 1', '1 hour', 'w')});
+	$user->query_safe(q{BEGIN; SET LOCAL lock_timeout = '10 s'; SAVEPOINT s});
+	session_fails($user, q{SELECT lease_acquire('wrong2', '1 hour', 'w')}, $sqlstate, $match, "$what: says no at once");
+	$user->query_safe('ROLLBACK TO s');
+	session_fails($user, q{SELECT lease_acquire_permit('wrong2', 3, '1 hour', 'w')}, $sqlstate, $match, "$what: the same for permits");
+	$user->query_safe('ROLLBACK TO s');
+	$open->query_safe('ROLLBACK');
+	$psql->('DROP INDEX wrong');
+	is($psql->(q{SELECT lease_acquire('wrong2', '1 hour', 'w')}), 't', "$what: nothing stays locked");
+	$user->query_safe('ROLLBACK');
+	$open->quit;
+	$psql->('TRUNCATE lease_lock');
+}
 
 # Rebuilt between two calls of one session.
 foreach my $rebuild ('REINDEX INDEX CONCURRENTLY lease_lock_pkey', 'REINDEX TABLE lease_lock',
