@@ -128,7 +128,10 @@ try_assert(LeaseStore *store, const text *resource, const Claim *claim, const As
 	now = clock_now();
 	claimed = find_claimed(&rows, claim, ACTION_RELY, now);
 	if (claimed.row == NULL || !is_held(&claimed.row->lease, now))
+	{
 		refuse_assertion(&rows, resource, claim, now, asserter);
+		pg_unreachable();
+	}
 	require_reliance(&claimed.row->lease, asserter);
 	if (!TransactionIdIsValid(claimed.transaction) && store_lock_weakly(store, claimed.row))
 	{
