@@ -32,6 +32,7 @@ CREATE TABLE lease_lock (
 	holds pg_catalog.int4 NOT NULL,
 	lock_delay pg_catalog.int8 NOT NULL,
 	hold_until pg_catalog.timestamptz,
+	session_pid pg_catalog.int4,
 	payload pg_catalog.jsonb,
 	PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 70);
@@ -57,6 +58,7 @@ COMMENT ON COLUMN lease_lock.mode IS 'x exclusive, s shared, p permit';
 COMMENT ON COLUMN lease_lock.holds IS 'how often it has to be released';
 COMMENT ON COLUMN lease_lock.lock_delay IS 'microseconds after an expiry in which nobody gets it';
 COMMENT ON COLUMN lease_lock.hold_until IS 'after a release before that time, others still have to wait until then';
+COMMENT ON COLUMN lease_lock.session_pid IS 'process of the session that the lease ends with; NULL: it does not end with a session';
 COMMENT ON COLUMN lease_lock.payload IS 'what lease_request() was given to keep with it';
 
 CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
@@ -128,13 +130,15 @@ COMMENT ON FUNCTION lease_acquire_any(pg_catalog.text[], pg_catalog.interval, pg
 
 CREATE FUNCTION lease_request(
 		resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text, wait pg_catalog.interval DEFAULT '0',
-		mode pg_catalog.text DEFAULT 'exclusive', permits pg_catalog.int4 DEFAULT NULL, reentrant pg_catalog.bool DEFAULT false,
+		mode pg_catalog.text DEFAULT 'exclusive', permits pg_catalog.int4 DEFAULT NULL, if_own pg_catalog.text DEFAULT 'refuse',
 		min_hold pg_catalog.interval DEFAULT NULL, lock_delay pg_catalog.interval DEFAULT NULL, payload pg_catalog.jsonb DEFAULT NULL,
+		session pg_catalog.bool DEFAULT false,
 		OUT granted pg_catalog.bool, OUT token pg_catalog.int8, OUT expires_at pg_catalog.timestamptz,
-		OUT waited pg_catalog.interval, OUT blocked_by pg_catalog.text, OUT blocked_for pg_catalog.interval)
+		OUT waited pg_catalog.interval, OUT blocked_by pg_catalog.text, OUT blocked_for pg_catalog.interval,
+		OUT reason pg_catalog.text)
 	RETURNS pg_catalog.record
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_request(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb) IS
+COMMENT ON FUNCTION lease_request(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb, pg_catalog.bool) IS
 	'acquire a lease of any mode with all options; whether it was granted, and who is in the way when it was not';
 
 CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
@@ -193,6 +197,30 @@ CREATE FUNCTION lease_renew(resource pg_catalog.text, ttl pg_catalog.interval, o
 COMMENT ON FUNCTION lease_renew(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int8) IS
 	'extend a lease that this owner still holds with this token to at least ttl from now; true when it is held';
 
+CREATE FUNCTION lease_renew(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME', 'lease_renew_several' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_renew(pg_catalog.text[], pg_catalog.interval, pg_catalog.text) IS
+	'extend the leases on all of these resources to at least ttl from now, or none; true when this owner holds all of them';
+
+CREATE FUNCTION lease_renew_all(ttl pg_catalog.interval, owner pg_catalog.text)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_renew_all(pg_catalog.interval, pg_catalog.text) IS
+	'extend every lease that this owner holds to at least ttl from now; how many';
+
+CREATE FUNCTION lease_downgrade(resource pg_catalog.text, owner pg_catalog.text)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_downgrade(pg_catalog.text, pg_catalog.text) IS
+	'turn an exclusive lease that this owner holds into a shared one; its new token, NULL when this owner does not hold it exclusively';
+
+CREATE FUNCTION lease_set_payload(resource pg_catalog.text, owner pg_catalog.text, payload pg_catalog.jsonb)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_set_payload(pg_catalog.text, pg_catalog.text, pg_catalog.jsonb) IS
+	'replace what is kept with a lease that this owner holds, or remove it when NULL is given; true when it is held';
+
 CREATE FUNCTION lease_assert(resource pg_catalog.text, owner pg_catalog.text)
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -241,6 +269,13 @@ REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
  * The owner is the password for release: shown to who could release anyway,
  * and to who may see what others are doing.
  */
+CREATE FUNCTION lease_session_ended(token pg_catalog.int8)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION lease_session_ended(pg_catalog.int8) IS
+	'whether the session is gone that acquired a lease for its own lifetime, with this token';
+
+/* Times beyond the year 9999, which many clients cannot read, are shown as infinity. */
 CREATE VIEW lease_status AS
 SELECT
 	l.resource,
@@ -250,20 +285,22 @@ SELECT
 			OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE')
 		THEN l.owner END AS owner,
 	l.token,
-	CASE WHEN l.owner IS NULL THEN 'released' WHEN l.expires_at > c.now THEN 'held' ELSE 'expired' END AS state,
-	l.expires_at - c.now AS expires_in,
+	CASE WHEN l.owner IS NULL THEN 'released' WHEN l.expires_at > c.now AND NOT c.ended THEN 'held' ELSE 'expired' END AS state,
+	CASE WHEN pg_catalog.isfinite(l.expires_at) THEN l.expires_at - c.now END AS expires_in,
 	l.granted_at,
-	l.expires_at,
-	l.expires_at + c.lock_delay AS free_at,
+	CASE WHEN l.expires_at >= '10000-01-01 UTC'::pg_catalog.timestamptz THEN 'infinity' ELSE l.expires_at END AS expires_at,
+	CASE WHEN l.expires_at + c.lock_delay >= '10000-01-01 UTC'::pg_catalog.timestamptz THEN 'infinity' ELSE l.expires_at + c.lock_delay END AS free_at,
 	CASE WHEN l.owner IS NULL THEN 0 ELSE l.holds END AS holds,
 	pg_catalog.pg_get_userbyid(l.holder) AS holder,
 	l.xid,
 	CASE WHEN pg_catalog.pg_has_role(l.holder, 'USAGE')
 			OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE')
-		THEN l.payload END AS payload
+		THEN l.payload END AS payload,
+	CASE WHEN l.owner IS NOT NULL AND NOT c.ended THEN l.session_pid END AS session_pid
 FROM lease_lock AS l
 	CROSS JOIN LATERAL (
-		SELECT pg_catalog.clock_timestamp() AS now, l.lock_delay * pg_catalog.make_interval(secs => 0.000001) AS lock_delay
+		SELECT pg_catalog.clock_timestamp() AS now, l.lock_delay * pg_catalog.make_interval(secs => 0.000001) AS lock_delay,
+			l.owner IS NOT NULL AND l.session_pid IS NOT NULL AND lease_session_ended(l.token) AS ended
 	) AS c
 WHERE l.owner IS NOT NULL OR l.expires_at > c.now;
 COMMENT ON VIEW lease_status IS

@@ -13,6 +13,7 @@
 
 #include "common/int.h"
 #include "portability/instr_time.h"
+#include "utils/datetime.h"
 #include "utils/timestamp.h"
 
 #include "base/clock.h"
@@ -21,6 +22,13 @@ TimestampTz
 clock_now(void)
 {
 	return GetCurrentTimestamp();
+}
+
+/* Many clients cannot read a year of five digits. To them, such a time never comes. */
+TimestampTz
+readable_time(TimestampTz time)
+{
+	return time >= (date2j(10000, 1, 1) - POSTGRES_EPOCH_JDATE) * USECS_PER_DAY ? DT_NOEND : time;
 }
 
 /* Microseconds since some time; nobody can set this clock. */

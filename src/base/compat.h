@@ -70,6 +70,18 @@
 	index_beginscan(table, index, snapshot, instrument, nkeys, norderbys)
 #endif
 
+/* 18: a lock that is not available can be logged. */
+#include "storage/lock.h"
+#if PG_VERSION_NUM < 180000
+#define LockAcquireExtended(tag, mode, session, dont_wait, memory_error, local, log) \
+	LockAcquireExtended(tag, mode, session, dont_wait, memory_error, local)
+#endif
+
+/* 17: a stronger lock may count as well. */
+#if PG_VERSION_NUM < 170000
+#define LockHeldByMe(tag, mode, or_stronger) LockHeldByMe(tag, mode)
+#endif
+
 /* 17: what is known about all transactions got a better name. */
 #if PG_VERSION_NUM < 170000
 #include "access/transam.h"

@@ -18,10 +18,24 @@ typedef enum GrantResult
 	REFUSED_QUEUE				/* free, but others have waited for longer */
 } GrantResult;
 
+/* Why it was refused, or what is special about a grant, for the caller to know. */
+typedef enum GrantReason
+{
+	REASON_NONE,
+	REASON_HELD,				/* somebody holds it */
+	REASON_OPEN,				/* an open transaction is in the way */
+	REASON_QUEUE,				/* others have waited for longer */
+	REASON_OWN,					/* the owner itself has a lease that excludes it */
+	REASON_FAILOVER,			/* a new era began a short while ago */
+	REASON_RENEWED,				/* the owner had it, and has it for longer now */
+	REASON_COUNTED				/* the owner had it, and has to release it once more */
+} GrantReason;
+
 /* What came of a try. */
 typedef struct GrantOutcome
 {
 	GrantResult result;
+	GrantReason reason;
 	bool		waited;
 	bool		own_lease;		/* refused because of a lease of the same owner */
 	int64		token;			/* GRANTED */

@@ -87,6 +87,14 @@ ms_late(const Lease *lease, TimestampTz time)
 static void
 log_takeover(const Lease *granted, const Lease *former)
 {
+	if (former->session == SESSION_ENDED)
+	{
+		log_line(psprintf("lease on %s taken over by %s from %s, whose session ended, token " INT64_FORMAT
+						  " after " INT64_FORMAT,
+						  quote_name(granted->resource), owner_and_role(granted), owner_and_role(former),
+						  granted->token, former->token));
+		return;
+	}
 	log_line(psprintf("lease on %s taken over by %s from %s %.3f ms after it expired, token " INT64_FORMAT
 					  " after " INT64_FORMAT,
 					  quote_name(granted->resource), owner_and_role(granted), owner_and_role(former),
@@ -126,7 +134,10 @@ note_release(const Lease *released)
 	double		late = ms_late(released, clock_now());
 
 	stats_count(STATS_RELEASES);
-	if (log_events >= LOG_EVENTS_ALL)
+	if (log_events >= LOG_EVENTS_ALL && released->expires_at == DT_NOEND)
+		log_line(psprintf("lease on %s released by %s, token " INT64_FORMAT,
+						  quote_name(released->resource), owner_and_role(released), released->token));
+	else if (log_events >= LOG_EVENTS_ALL)
 		log_line(psprintf("lease on %s released by %s %.3f ms %s it expired, token " INT64_FORMAT,
 						  quote_name(released->resource), owner_and_role(released),
 						  fabs(late), late < 0 ? "before" : "after", released->token));
@@ -140,6 +151,16 @@ note_transfer(const Lease *transferred, const Lease *former)
 		log_line(psprintf("lease on %s handed over to %s from %s, token " INT64_FORMAT " after " INT64_FORMAT,
 						  quote_name(transferred->resource), owner_and_role(transferred),
 						  owner_and_role(former), transferred->token, former->token));
+}
+
+/* Called with the leases after and before. */
+void
+note_downgrade(const Lease *shared, const Lease *exclusive)
+{
+	if (log_events >= LOG_EVENTS_ALL)
+		log_line(psprintf("lease on %s downgraded to shared by %s, token " INT64_FORMAT " after " INT64_FORMAT,
+						  quote_name(shared->resource), owner_and_role(shared),
+						  shared->token, exclusive->token));
 }
 
 /*

@@ -32,10 +32,11 @@
 
 #include "base/compat.h"
 #include "store/columns.h"
+#include "store/session_lock.h"
 
 static const Oid column_types[Natts_lease_lock] = {
 	TEXTOID, INT2OID, TEXTOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, XID8OID, OIDOID,
-	CHAROID, INT4OID, INT8OID, TIMESTAMPTZOID, JSONBOID
+	CHAROID, INT4OID, INT8OID, TIMESTAMPTZOID, INT4OID, JSONBOID
 };
 
 /*
@@ -56,6 +57,7 @@ void
 store_init(void)
 {
 	CacheRegisterRelcacheCallback(forget_objects, (Datum) 0);
+	session_lock_init();
 }
 
 /* Get the OID of a relation of the extension. */

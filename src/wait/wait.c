@@ -52,6 +52,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "monitor/stats.h"
+#include "store/session_lock.h"
 #include "wait/wait.h"
 
 #define NOBODY	(-1)
@@ -111,6 +112,7 @@ static int	nchanges = 0;		/* MAX_CHANGES + 1: too many to tell */
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
+static void tell_session_ended(const text *resource);
 static void wake_after_transaction(XactEvent event, void *arg);
 static void wake_after_subtransaction(SubXactEvent event, SubTransactionId subid,
 									  SubTransactionId parent, void *arg);
@@ -181,6 +183,7 @@ wait_init(void)
 							GUC_UNIT_MS,
 							NULL, NULL, NULL);
 
+	session_lease_ended = tell_session_ended;
 	RegisterXactCallback(wake_after_transaction, NULL);
 	RegisterSubXactCallback(wake_after_subtransaction, NULL);
 
@@ -580,6 +583,17 @@ wake_after_subtransaction(SubXactEvent event, SubTransactionId subid,
 {
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 		wake_waiters(false);
+}
+
+/*
+ * A lease ended because this session ends. There is no transaction whose end
+ * would tell its waiters.
+ */
+static void
+tell_session_ended(const text *resource)
+{
+	wait_note_change(resource, DT_NOBEGIN);
+	wake_waiters(true);
 }
 
 static void
