@@ -337,6 +337,44 @@ CREATE FUNCTION lease_wait_graph()
 COMMENT ON FUNCTION lease_wait_graph() IS
 	'who waits for whom, as a picture in the DOT language of Graphviz';
 
+/*
+ * Who is to be told what happens to leases. The creator is kept by name, so
+ * that a dump can be restored where roles have other OIDs.
+ */
+CREATE TABLE lease_watch (
+	prefix pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+	channel pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+	events pg_catalog.text[] NOT NULL,
+	creator pg_catalog.name NOT NULL,
+	PRIMARY KEY (prefix, channel)
+);
+SELECT pg_catalog.pg_extension_config_dump('lease_watch', '');
+REVOKE ALL ON lease_watch FROM PUBLIC;
+COMMENT ON TABLE lease_watch IS 'watches, as lease_watch() and lease_unwatch() keep them; read lease_watches instead';
+COMMENT ON COLUMN lease_watch.prefix IS 'how the names of the watched resources begin';
+COMMENT ON COLUMN lease_watch.channel IS 'channel of NOTIFY that is told';
+COMMENT ON COLUMN lease_watch.events IS 'events that are told';
+COMMENT ON COLUMN lease_watch.creator IS 'role that set up the watch; owners that it may see are told';
+
+CREATE FUNCTION lease_watch(prefix pg_catalog.text, channel pg_catalog.text, events pg_catalog.text[] DEFAULT NULL)
+	RETURNS pg_catalog.void
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_watch(pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
+	'have a channel notified of events of leases on resources whose names begin with a prefix: of these events, or of all but renewed';
+REVOKE ALL ON FUNCTION lease_watch(pg_catalog.text, pg_catalog.text, pg_catalog.text[]) FROM PUBLIC;
+
+CREATE FUNCTION lease_unwatch(prefix pg_catalog.text, channel pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_unwatch(pg_catalog.text, pg_catalog.text) IS
+	'undo lease_watch; true when there was such a watch';
+REVOKE ALL ON FUNCTION lease_unwatch(pg_catalog.text, pg_catalog.text) FROM PUBLIC;
+
+CREATE VIEW lease_watches AS
+SELECT w.prefix, w.channel, w.events, w.creator FROM lease_watch AS w;
+COMMENT ON VIEW lease_watches IS 'who is told what happens to leases';
+REVOKE ALL ON lease_watches FROM PUBLIC;
+
 CREATE FUNCTION lease_stats(
 		OUT scope pg_catalog.text,
 		OUT granted pg_catalog.int8, OUT refused pg_catalog.int8, OUT takeovers pg_catalog.int8,

@@ -19,6 +19,7 @@
 #include "monitor/events.h"
 #include "grant/quota.h"
 #include "monitor/stats.h"
+#include "monitor/watches.h"
 #include "store/store.h"
 #include "guard/template.h"
 #include "wait/wait.h"
@@ -40,6 +41,7 @@ _PG_init(void)
 	worker_init();
 	stats_init();
 	events_init();
+	watches_init();
 	quota_init();
 
 	MarkGUCPrefixReserved("lease_lock");

@@ -24,6 +24,7 @@
 #include "grant/grant.h"
 #include "purge/purge.h"
 #include "monitor/stats.h"
+#include "monitor/watches.h"
 #include "rules/rules.h"
 #include "wait/wait.h"
 
@@ -116,6 +117,7 @@ acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait,
 	look_context = AllocSetContextCreate(caller_context, "lease wait", ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(look_context);
 
+	announce_wanted(request, resources, nresources, before_sleep != NULL);
 	wait_join(resources, nresources, request, wait);
 	PG_TRY();
 	{
@@ -148,6 +150,7 @@ acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait,
 	}
 	PG_END_TRY();
 	wait_leave(outcome.result == GRANTED);
+	announce_end();
 	outcome.waited = true;
 	if (outcome.result != GRANTED)
 		stats_count(STATS_WAIT_TIMEOUTS);

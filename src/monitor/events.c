@@ -27,6 +27,7 @@
 #include "monitor/events.h"
 #include "monitor/printable.h"
 #include "monitor/stats.h"
+#include "monitor/watches.h"
 
 typedef enum LogEvents
 {
@@ -108,6 +109,7 @@ note_grant(const Lease *granted, const Lease *former)
 	stats_count(STATS_GRANTED);
 	if (former != NULL)
 		stats_count(STATS_TAKEOVERS);
+	tell_watchers(former != NULL ? EVENT_TAKEN_OVER : EVENT_GRANTED, granted);
 
 	if (former != NULL && log_events >= LOG_EVENTS_TAKEOVER)
 		log_takeover(granted, former);
@@ -121,6 +123,7 @@ void
 note_renewal(const Lease *renewed)
 {
 	stats_count(STATS_RENEWALS);
+	tell_watchers(EVENT_RENEWED, renewed);
 	if (log_events >= LOG_EVENTS_ALL)
 		log_line(psprintf("lease on %s renewed by %s until %s, token " INT64_FORMAT,
 						  quote_name(renewed->resource), owner_and_role(renewed),
@@ -134,6 +137,7 @@ note_release(const Lease *released)
 	double		late = ms_late(released, clock_now());
 
 	stats_count(STATS_RELEASES);
+	tell_watchers(EVENT_RELEASED, released);
 	if (log_events >= LOG_EVENTS_ALL && released->expires_at == DT_NOEND)
 		log_line(psprintf("lease on %s released by %s, token " INT64_FORMAT,
 						  quote_name(released->resource), owner_and_role(released), released->token));
@@ -147,6 +151,7 @@ note_release(const Lease *released)
 void
 note_transfer(const Lease *transferred, const Lease *former)
 {
+	tell_watchers(EVENT_TRANSFERRED, transferred);
 	if (log_events >= LOG_EVENTS_ALL)
 		log_line(psprintf("lease on %s handed over to %s from %s, token " INT64_FORMAT " after " INT64_FORMAT,
 						  quote_name(transferred->resource), owner_and_role(transferred),
@@ -157,6 +162,7 @@ note_transfer(const Lease *transferred, const Lease *former)
 void
 note_downgrade(const Lease *shared, const Lease *exclusive)
 {
+	tell_watchers(EVENT_DOWNGRADED, shared);
 	if (log_events >= LOG_EVENTS_ALL)
 		log_line(psprintf("lease on %s downgraded to shared by %s, token " INT64_FORMAT " after " INT64_FORMAT,
 						  quote_name(shared->resource), owner_and_role(shared),
@@ -171,6 +177,7 @@ void
 note_break(const Lease *broken)
 {
 	stats_count(STATS_BREAKS);
+	tell_watchers(EVENT_BROKEN, broken);
 	if (log_events >= LOG_EVENTS_TAKEOVER)
 		log_line(psprintf("lease on %s of %s broken by role %s, token " INT64_FORMAT,
 						  quote_name(broken->resource),
