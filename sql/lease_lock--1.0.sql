@@ -310,7 +310,8 @@ GRANT SELECT ON lease_status TO PUBLIC;
 CREATE FUNCTION lease_waiters(
 		OUT resource pg_catalog.text, OUT owner pg_catalog.text, OUT pid pg_catalog.int4, OUT role pg_catalog.oid,
 		OUT waiting_since pg_catalog.timestamptz, OUT "position" pg_catalog.int4, OUT deadline pg_catalog.timestamptz,
-		OUT blocked_by_owner pg_catalog.text, OUT blocked_by_xid pg_catalog.xid)
+		OUT blocked_by_owner pg_catalog.text, OUT blocked_by_xid pg_catalog.xid, OUT mode pg_catalog.text,
+		OUT permits pg_catalog.int4)
 	RETURNS SETOF pg_catalog.record
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_waiters() IS 'what the view lease_waiters shows';
@@ -325,11 +326,34 @@ SELECT
 	w."position",
 	w.deadline,
 	w.blocked_by_owner,
-	w.blocked_by_xid
+	w.blocked_by_xid,
+	w.mode,
+	w.permits
 FROM lease_waiters() AS w;
 COMMENT ON VIEW lease_waiters IS
 	'who waits for which lease, in the order of their turn, and who is in the way';
 GRANT SELECT ON lease_waiters TO PUBLIC;
+
+CREATE VIEW lease_contenders AS
+SELECT
+	c.resource,
+	pg_catalog.row_number() OVER (PARTITION BY c.resource ORDER BY c.held DESC, c.number) AS place,
+	c.held,
+	c.mode,
+	c.owner,
+	c.payload
+FROM (
+	SELECT s.resource, true AS held, s.token AS number, s.mode, s.owner, s.payload
+	FROM lease_status AS s
+	WHERE s.state OPERATOR(pg_catalog.=) 'held'
+	UNION ALL
+	SELECT w.resource, false, w."position", w.mode, w.owner, NULL
+	FROM lease_waiters AS w
+	WHERE w.resource IS NOT NULL
+) AS c;
+COMMENT ON VIEW lease_contenders IS
+	'who holds each resource, in the order of the grants, and who waits for it, in the order of their turn';
+GRANT SELECT ON lease_contenders TO PUBLIC;
 
 CREATE FUNCTION lease_wait_graph()
 	RETURNS pg_catalog.text

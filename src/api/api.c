@@ -566,8 +566,8 @@ lease_waiters(PG_FUNCTION_ARGS)
 		BlockedWaiter *b = lfirst(cell);
 		const Waiter *waiter = b->waiter;
 		bool		knows_owner = may_see_owner(waiter->role);
-		Datum		values[9];
-		bool		isnull[9] = {false};
+		Datum		values[11];
+		bool		isnull[11] = {false};
 
 		values[0] = PointerGetDatum(cstring_to_text_with_len(waiter->resource, waiter->resource_length));
 		isnull[0] = waiter->nresources > 1;
@@ -583,6 +583,10 @@ lease_waiters(PG_FUNCTION_ARGS)
 		isnull[7] = b->holder_owner == NULL || !may_see_owner(b->holder_role);
 		values[8] = TransactionIdGetDatum(b->busy_xid);
 		isnull[8] = !TransactionIdIsValid(b->busy_xid);
+		values[9] = CStringGetTextDatum(waiter->mode == MODE_EXCLUSIVE ? "exclusive" :
+										waiter->mode == MODE_SHARED ? "shared" : "permit");
+		values[10] = Int32GetDatum(waiter->permits);
+		isnull[10] = waiter->mode != MODE_PERMIT;
 		tuplestore_putvalues(result->setResult, result->setDesc, values, isnull);
 	}
 	PG_RETURN_NULL();

@@ -646,6 +646,7 @@ wait_join(text **resources, int nresources, const LeaseRequest *request, int64 t
 	me->aside = false;
 	me->suspect = false;
 	me->mode = request->mode;
+	me->permits = request->permits;
 	me->owner_length = VARSIZE_ANY_EXHDR(request->owner);
 	memcpy(me->owner, VARDATA_ANY(request->owner), me->owner_length);
 	me->nresources = nresources;

@@ -35,6 +35,7 @@ typedef struct Waiter
 	bool		aside;			/* its own owner is in the way: others come first */
 	bool		suspect;		/* to check for a deadlock at once */
 	LeaseMode	mode;
+	int			permits;
 	int			nresources;		/* 1, or so many any of which will do */
 	uint64		hash;			/* of resource and database, when there is one */
 	int			resource_length;

@@ -12,9 +12,12 @@ WHERE e.extname = 'lease_lock' ORDER BY p.oid::regprocedure::text COLLATE "C";
 \d lease_status
 \d lease_waiters
 \d lease_stats
+\d lease_contenders
+\d lease_watch
+\d lease_watches
 
 SELECT obj_description(oid, 'pg_class') IS NOT NULL AS commented, relname FROM pg_class
-WHERE relname IN ('lease_lock', 'lease_status', 'lease_waiters', 'lease_stats') ORDER BY relname;
+WHERE relname IN ('lease_lock', 'lease_status', 'lease_waiters', 'lease_stats', 'lease_contenders', 'lease_watch', 'lease_watches') ORDER BY relname;
 SELECT c.relname, c.reloptions, c.relacl FROM pg_class AS c WHERE c.relname = 'lease_lock';
 SELECT attname, attstorage FROM pg_attribute WHERE attrelid = 'lease_lock'::regclass AND atttypid = 'text'::regtype;
 SELECT extconfig::regclass[] AS dumped FROM pg_extension WHERE extname = 'lease_lock';
