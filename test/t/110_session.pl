@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 # Who looks by itself, without a wake-up, does so too late for this test.
-my $conf = "deadlock_timeout = '1000 s'\nmax_prepared_transactions = 2\nlease_lock.purge_interval = 0\nlog_min_messages = warning\n";
+my $conf = "deadlock_timeout = '1000 s'\nmax_prepared_transactions = 2\nlease_lock.purge_interval = 0\nrestart_after_crash = on\nlog_min_messages = warning\n";
 my $primary = start_node('session', "$conf\nshared_preload_libraries = 'lease_lock'\n", allows_streaming => 1);
 my $plain = start_node('plain', $conf);
 
@@ -119,7 +119,7 @@ foreach my $end ('restart', 'immediate stop', 'kill -9 of the session')
 	else
 	{
 		kill 9, $pid;
-		$primary->poll_query_until('postgres', 'SELECT true');
+		$primary->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
 	}
 	is($primary->safe_psql('postgres', "SELECT state, session_pid FROM lease_status WHERE resource = '$end'"),
 		'expired|', "$end: the lease has ended");
