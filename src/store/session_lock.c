@@ -15,13 +15,13 @@
  * - DISCARD ALL and pg_advisory_unlock_all() release session-level locks of
  *   the user lock method.
  *
- * So there are two locks for a token, one of each method. The session has
- * ended when both are free at a time. The keeper, of the default method, is held
- * all the time, except while a transaction fails. Just before the server
- * releases it, the session takes the substitute, of the user method; just after,
- * it takes the keeper back and releases the substitute. Whoever tests, gets the
- * keeper first, and tries the substitute while it has it. Then the session
- * cannot have taken the keeper back and released the substitute in between.
+ * So there are two locks for a token: the keeper, of the default method, and
+ * the substitute, of the user method. The session has ended when both are free
+ * at one time. The session takes back what the server released: the substitute
+ * before the locks of a transaction are released, the keeper just after. So it
+ * has one of them at any time. Whoever tests gets the keeper first, and tries
+ * the substitute while it has the keeper. Meanwhile the session cannot take the
+ * keeper; if the substitute is free as well, the session has neither.
  *
  * The server does not release session-level locks of the default method when a
  * backend exits between transactions; that is done here.
@@ -46,8 +46,8 @@
 #include "base/race.h"
 #include "store/session_lock.h"
 
-/* How often to try to take the keeper back at once; somebody may be testing it. */
-#define MAX_TRIES		100
+/* How often to try to take a lock back at once; somebody may be testing it. */
+#define MAX_TRIES		10
 
 /* A token that this session has locked. */
 typedef struct SessionLock
@@ -91,12 +91,16 @@ substitute(int64 token)
 	return token_tag(token, USER_LOCKMETHOD);
 }
 
-/* Take a lock for the session; false if it is not to be had, for whatever reason. */
-static bool
-take(LOCKTAG tag)
+/* Take a lock back for the session. If that fails, there is another chance after the next transaction. */
+static void
+take_back(LOCKTAG tag)
 {
-	return LockHeldByMe(&tag, ExclusiveLock, false) ||
-		LockAcquireExtended(&tag, ExclusiveLock, true, true, false, NULL, false) != LOCKACQUIRE_NOT_AVAIL;
+	for (int i = 0; i < MAX_TRIES && !LockHeldByMe(&tag, ExclusiveLock, false); i++)
+	{
+		if (i > 0)
+			pg_usleep(10);
+		LockAcquireExtended(&tag, ExclusiveLock, true, true, false, NULL, false);
+	}
 }
 
 static void
@@ -163,7 +167,7 @@ session_lock_begin(int64 token, const text *resource)
 {
 	MemoryContext context = MemoryContextSwitchTo(TopMemoryContext);
 	SessionLock *lock = palloc0(sizeof(SessionLock));
-	LOCKTAG		tag = keeper(token);
+	LOCKTAG		tags[] = {keeper(token), substitute(token)};
 
 	if (!releases_at_exit)
 	{
@@ -177,12 +181,13 @@ session_lock_begin(int64 token, const text *resource)
 	session_locks = lappend(session_locks, lock);
 	MemoryContextSwitchTo(context);
 
-	if (LockAcquire(&tag, ExclusiveLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("token sequence of the lock table was set back"),
-				 errdetail("Another session has a lease with token " INT64_FORMAT ".", token),
-				 errhint("Set the sequence above every token that was granted, with setval().")));
+	for (int i = 0; i < (int) lengthof(tags); i++)
+		if (LockAcquire(&tags[i], ExclusiveLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("token sequence of the lock table was set back"),
+					 errdetail("Another session has a lease with token " INT64_FORMAT ".", token),
+					 errhint("Set the sequence above every token that was granted, with setval().")));
 }
 
 void
@@ -252,15 +257,13 @@ keep_all(void)
 		((SessionLock *) lfirst(cell))->ends_at = 0;
 }
 
-/* The keepers are about to be released. */
 static void
 take_substitutes(void)
 {
 	ListCell   *cell;
 
 	foreach(cell, session_locks)
-		for (int i = 0; i < MAX_TRIES && !take(substitute(((SessionLock *) lfirst(cell))->token)); i++)
-			pg_usleep(10);
+		take_back(substitute(((SessionLock *) lfirst(cell))->token));
 	RACE_POINT("before the keepers are released");
 }
 
@@ -271,18 +274,7 @@ take_keepers(void)
 
 	RACE_POINT("after the keepers were released");
 	foreach(cell, session_locks)
-	{
-		int64		token = ((SessionLock *) lfirst(cell))->token;
-		bool		taken = take(keeper(token));
-
-		for (int i = 0; i < MAX_TRIES && !taken; i++)
-		{
-			pg_usleep(10);
-			taken = take(keeper(token));
-		}
-		if (taken)
-			let_go(substitute(token));
-	}
+		take_back(keeper(((SessionLock *) lfirst(cell))->token));
 }
 
 static void
@@ -294,6 +286,8 @@ end_transaction(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_COMMIT:
 			settle(true);
+			take_substitutes();
+			take_keepers();
 			break;
 		case XACT_EVENT_ABORT:
 			settle(false);

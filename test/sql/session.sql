@@ -15,7 +15,8 @@ BEGIN
 		PERFORM pg_sleep(0.01);
 	END LOOP;
 END $$;
-CREATE VIEW locks AS SELECT objid AS token, mode FROM pg_locks WHERE locktype = 'userlock' ORDER BY objid;
+-- each lease has two
+CREATE VIEW locks AS SELECT objid AS token, mode, count(*) AS locks FROM pg_locks WHERE locktype = 'userlock' GROUP BY objid, mode ORDER BY objid;
 \pset null '(null)'
 SELECT setval('lease_token_seq', 100);
 

@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 # Who looks by itself, without a wake-up, does so too late for this test.
-my $conf = "deadlock_timeout = '1000 s'\nmax_prepared_transactions = 2\nlease_lock.purge_interval = 0\nrestart_after_crash = on\nlog_min_messages = warning\n";
+my $conf = "deadlock_timeout = '1000 s'\nmax_prepared_transactions = 2\nmax_locks_per_transaction = 1000\nlease_lock.purge_interval = 0\nrestart_after_crash = on\nlog_min_messages = warning\n";
 my $primary = start_node('session', "$conf\nshared_preload_libraries = 'lease_lock'\n", allows_streaming => 1);
 my $plain = start_node('plain', $conf);
 
@@ -72,23 +72,31 @@ foreach my $node ($primary, $plain)
 
 # What is no end of the session: a failed transaction, again and again.
 {
-	my ($session) = holder($primary, 'failing', '');
+	# With many leases it takes a while until the locks are back that the server
+	# releases with the transaction. The last one is watched.
+	my $session = open_session($primary);
+	my $many = 'FROM generate_series(1, 2000) AS i';
+
+	is($session->query_safe("SELECT count(*) $many, lease_request('many ' || i, NULL, 'ann', session => true) WHERE granted"),
+		2000, 'many leases of one session');
+	$session->query_safe("SELECT granted FROM lease_request('failing', NULL, 'ann', session => true)");
 	my $token = $session->query_safe("SELECT lease_token('failing', 'ann')");
 	my $watcher = open_session($primary);
 
 	begin_query($watcher, "DO \$\$ BEGIN FOR i IN 1 .. 300000 LOOP
 			IF lease_session_ended($token) THEN RAISE EXCEPTION 'ended in round %', i; END IF;
 		END LOOP; END \$\$; SELECT 'still there'");
-	$session->query(join('', map { "SELECT 1 / 0;\nBEGIN; SELECT pg_advisory_unlock_all(); SELECT 1 / 0; ROLLBACK; DISCARD ALL;\n" } 1 .. 500));
+	$session->query(join('', map { "SELECT 1 / 0;\nBEGIN; SELECT pg_advisory_unlock_all(); SELECT 1 / 0; ROLLBACK; DISCARD ALL;\n" } 1 .. 50));
 	$session->{stderr} = '';
 	is(finish_query($watcher), 'still there', 'transactions fail, and the lease is held all the time');
 	is($session->query_safe("SELECT lease_token('failing', 'ann')"), $token, 'also for the session itself');
 	is($session->query_safe("SELECT count(*), min(mode) FROM pg_locks WHERE locktype = 'userlock' AND objid = $token"),
-		'1|ExclusiveLock', 'with one lock');
+		'2|ExclusiveLock', 'with its two locks');
+	is($session->query_safe("SELECT count(*) $many WHERE lease_release('many ' || i, 'ann')"), 2000, 'the others are released');
 
 	session_fails($session, "BEGIN; SELECT lease_request('prepared', NULL, 'ann', session => true); PREPARE TRANSACTION 'p'",
 		'0A000', 'cannot PREPARE', 'a grant for the session cannot be prepared');
-	is($session->query_safe("SELECT count(*) FROM pg_locks WHERE locktype = 'userlock'"), 1, 'it leaves no lock');
+	is($session->query_safe("SELECT count(*) FROM pg_locks WHERE locktype = 'userlock'"), 2, 'it leaves no lock');
 
 	# A release can. It does not count before it is committed.
 	$session->query_safe("BEGIN; SELECT lease_release('failing', 'ann'); PREPARE TRANSACTION 'p'");
