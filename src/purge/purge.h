@@ -82,6 +82,9 @@ extern bool purge_has(TransactionId xid);
 extern bool purge_is_brief(TransactionId xid, PurgePatience *patience);
 extern void purge_note_grant(void);
 
+/* expired.c: telling of leases that ended by themselves */
+extern void tell_expired(TimestampTz after, TimestampTz until);
+
 /* worker.c: who does it every now and then */
 extern void worker_init(void);
 

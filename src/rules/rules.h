@@ -54,6 +54,10 @@ typedef struct Decision
 extern Decision decide(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now);
 extern bool takes_over(const LeaseRequest *request, const LeaseRow *row);
 
+/* Where a shared lease can be written when its owner has the exclusive one */
+extern const LeaseRow *free_seat(const LeaseRows *rows, TimestampTz now);
+extern int	unused_slot(const LeaseRows *rows);
+
 /* What is to be done to an owner's own lease. */
 typedef enum OwnAction
 {

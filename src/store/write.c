@@ -26,6 +26,7 @@
 #include "base/race.h"
 #include "rules/rules.h"
 #include "store/columns.h"
+#include "store/session_lock.h"
 
 /* Show what was written to the next call, be it in the same statement. */
 static void
@@ -100,6 +101,9 @@ store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 
 	/* The same bytes, header included, or the update would not be in place. */
 	row->tts_values[Anum_resource - 1] = PointerGetDatum(old->lease.resource);
+
+	if (old->lease.session == SESSION_MINE && (lease->owner == NULL || lease->token != old->lease.token))
+		session_lock_end(old->lease.token);
 
 	RACE_POINT("before an update");
 	result = table_tuple_update(store->table, &tid, row, GetCurrentCommandId(true), 0,
