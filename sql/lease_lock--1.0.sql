@@ -80,7 +80,7 @@ ALTER TABLE lease_lock
  * creates the extension may have opened them to everybody.
  */
 REVOKE ALL ON TABLE lease_lock FROM PUBLIC;
-REVOKE ALL ON SEQUENCE lease_token_seq FROM PUBLIC;
+REVOKE ALL ON SEQUENCE lease_token_seq, lease_era_seq, lease_era_began_seq FROM PUBLIC;
 
 COMMENT ON TABLE lease_lock IS
 	'leases, as the lease_* functions keep them; read lease_status instead';
@@ -426,6 +426,7 @@ FROM (
 ) AS c;
 COMMENT ON VIEW lease_contenders IS
 	'who holds each resource, in the order of the grants, and who waits for it, in the order of their turn';
+REVOKE ALL ON lease_contenders FROM PUBLIC;
 GRANT SELECT ON lease_contenders TO PUBLIC;
 
 /*
