@@ -17,6 +17,8 @@
 #include "datatype/timestamp.h"
 #include "nodes/lockoptions.h"
 
+#include "base/compat.h"		/* varatt.h from 16 on */
+
 /*
  * Lease slots of a resource. The exclusive lease is in slot 0, shared leases
  * and permits are in the others.
