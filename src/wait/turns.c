@@ -540,18 +540,31 @@ turns_are_overdue(const Waiter *waiter)
 	return false;
 }
 
+/* Do two waiters of a line need the same to go away? */
+static bool
+want_the_same(const Entry *a, const Entry *b)
+{
+	const WaiterInfo *x = &queue_waiter(a->waiter)->info;
+	const WaiterInfo *y = &queue_waiter(b->waiter)->info;
+
+	return x->mode == y->mode && x->permits == y->permits;
+}
+
 /*
- * Has the next one to look, when the first goes? Not for what was granted: the
- * commit tells, unless it leaves room at once. Otherwise it has if the first was
- * called and did not look since, or was to look earlier than the next one.
+ * Does the next waiter have to look when the first one leaves? Not for what was
+ * granted: the commit tells, unless it leaves room at once. Otherwise it
+ * does if it wants something else than the first one, if that was called and did not
+ * look since, or if that would have looked earlier than the next one.
  */
 static bool
 has_to_look(const Departure *departure, const Entry *entry, const Entry *next)
 {
 	if (departure->granted && entry->hash == departure->hash)
 		return departure->shares;
-	return entry_state(entry) == TURN_CALLED ||
-		(next != NULL &&
+	if (entry_state(entry) == TURN_CALLED)
+		return true;
+	return next != NULL &&
+		(!want_the_same(entry, next) ||
 		 (int64) pg_atomic_read_u64(&queue_waiter(next->waiter)->alarm) > departure->known_end + ALARM_SLACK);
 }
 
