@@ -60,7 +60,7 @@ typedef struct Watch
 
 extern const char *event_name(LeaseEvent event);
 extern Oid	watch_table(void);
-extern bool read_watches(Oid table, Watch **watches, int *count);
+extern bool read_watches(Oid relid, Watch **watches, int *count);
 extern void add_watch(text *prefix, text *channel, uint32 events);
 extern bool remove_watch(text *prefix, text *channel);
 

@@ -93,5 +93,13 @@ is(answer($sessions[1]), 't', 'the first reader behind it comes in');
 is(answer($sessions[2]), 't', 'and the second one');
 nothing_left($node, 'left');
 
+# A free lease goes to the first waiter. A try beside it learns that others have waited for longer.
+is(look($node, q{SELECT lease_acquire('turn', '1 hour', 'a')}), 't', 'a lease is held');
+send_to_wait($node, $sessions[0], q{SELECT lease_acquire('turn', '1 hour', 'c', '1 hour')});
+is(look($node, q{SELECT string_agg(concat_ws(' ', place, owner, held), ', ' ORDER BY place) FROM lease_contenders WHERE resource = 'turn'}),
+	'1 a t, 2 c f', 'lease_contenders shows the holder and the waiter');
+is(look($node, q{SELECT lease_release('turn', 'a'), (lease_request('turn', '1 hour', 'd')).reason}), 't|queue', 'refused for the sake of the waiter');
+is(answer($sessions[0]), 't', 'the waiter gets it');
+
 $_->quit foreach @sessions;
 done_testing();
