@@ -14,7 +14,7 @@
 #include "base/compat.h"
 #include "store/columns.h"
 
-/* Read the columns of a row. The lease points into them. */
+/* Read the columns of a row. The lease points into the values. */
 void
 lease_from_columns(Lease *lease, const Datum *values, const bool *isnull)
 {
@@ -34,7 +34,7 @@ lease_from_columns(Lease *lease, const Datum *values, const bool *isnull)
 	lease->payload = isnull[Anum_payload - 1] ? (Datum) 0 : values[Anum_payload - 1];
 }
 
-/* Make a row to write. */
+/* Build a row to write. */
 TupleTableSlot *
 row_from_lease(LeaseStore *store, const Lease *lease)
 {
@@ -59,7 +59,7 @@ row_from_lease(LeaseStore *store, const Lease *lease)
 	row->tts_isnull[Anum_hold_until - 1] = lease->hold_until == DT_NOBEGIN;
 	row->tts_isnull[Anum_payload - 1] = lease->payload == (Datum) 0;
 	for (int i = Natts_lease_lock; i < row->tts_tupleDescriptor->natts; i++)
-		row->tts_isnull[i] = true;	/* a column that was dropped */
+		row->tts_isnull[i] = true;	/* a dropped column */
 
 	return ExecStoreVirtualTuple(row);
 }
