@@ -13,7 +13,7 @@ PG_CPPFLAGS = -I$(srcdir)/src
 REGRESS = $(patsubst test/sql/%.sql,%,$(sort $(wildcard test/sql/*.sql)))
 REGRESS_OPTS = --inputdir=test --load-extension=lease_lock
 ISOLATION = $(patsubst test/specs/%.spec,%,$(sort $(wildcard test/specs/*.spec)))
-# pg_isolation_regress finds expected/ only when it is told where its output goes.
+# pg_isolation_regress finds expected/ only if --outputdir is given.
 ISOLATION_OPTS = --inputdir=test --outputdir=.
 TAP_TESTS = 1
 PROVE_TESTS = test/t/*.pl
@@ -22,5 +22,6 @@ PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
-# PGXS tracks no dependencies unless the server was configured to.
+# PGXS tracks no dependencies unless the server was configured with
+# --enable-depend.
 $(OBJS): $(wildcard src/*.h src/*/*.h)

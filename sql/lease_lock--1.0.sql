@@ -4,29 +4,30 @@
 \echo Use "CREATE EXTENSION lease_lock" to load this file. \quit
 
 /*
- * The schema may belong to somebody who has created functions and operators
- * there. This script, and each query of a view, names the schema of whatever
- * is not its own: types, functions, operators. A bare operator would be the
- * one of the schema where its argument types fit better, run by whoever reads
- * the view.
+ * The schema may belong to a role that has created functions and operators
+ * there. So this script, and the query of each view, qualify every type,
+ * function and operator that is not their own. An unqualified operator could
+ * be one of that schema whose argument types fit better, and would run with
+ * the privileges of the role that reads the view.
  */
 
 /*
- * Fencing tokens. No cache: a session that kept numbers back would hand out
- * a smaller token after a larger one.
+ * Fencing tokens. The sequence has no cache: a session with cached numbers
+ * would hand out a smaller token after a larger one.
  */
 CREATE SEQUENCE lease_token_seq AS pg_catalog.int8 NO CYCLE CACHE 1;
 
 /*
- * Dumped, so that a restored database does not count backwards. The leases
- * are not: nobody holds them in the restored database.
+ * The sequence is dumped, so that a restored database does not count
+ * backwards. The leases are not dumped: they are not held in the restored
+ * database.
  */
 SELECT pg_catalog.pg_extension_config_dump('lease_token_seq'::pg_catalog.regclass, ''::pg_catalog.text);
 
 /*
  * The era of the tokens: a fingerprint of server, timeline and token sequence,
- * and when it began. The fingerprint is dumped, so that it does not fit the
- * database that it is restored into, which then begins an era of its own.
+ * and when the era began. The fingerprint is dumped. It does not match the
+ * database that it is restored into, so that database begins a new era.
  */
 CREATE SEQUENCE lease_era_seq AS pg_catalog.int8
 	MINVALUE -9223372036854775808 START 1 NO CYCLE CACHE 1;
@@ -49,8 +50,9 @@ COMMENT ON FUNCTION lease_clock_difference() IS
 	'how far the wall clock of the server is ahead of the clock that leases go by';
 
 /*
- * What changes together stands together, so that little is logged: a release
- * changes owner and expires_at, a grant also the three columns behind them.
+ * Columns that change together are adjacent, which keeps WAL records small: a
+ * release changes owner and expires_at, and a grant also the three columns
+ * after them.
  */
 CREATE TABLE lease_lock (
 	resource pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
@@ -69,14 +71,14 @@ CREATE TABLE lease_lock (
 	PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 70);
 
-/* Names are at most 1024 bytes: never worth a trip to a TOAST table. */
+/* Names have at most 1024 bytes, so they need no TOAST table. */
 ALTER TABLE lease_lock
 	ALTER COLUMN resource SET STORAGE PLAIN,
 	ALTER COLUMN owner SET STORAGE PLAIN;
 
 /*
- * Only the functions below touch them. Default privileges of the role that
- * creates the extension may have opened them to everybody.
+ * Only the functions below access these objects. Default privileges of the
+ * role that creates the extension may have granted access to others.
  */
 REVOKE ALL ON TABLE lease_lock FROM PUBLIC;
 REVOKE ALL ON SEQUENCE lease_token_seq FROM PUBLIC;
@@ -292,8 +294,9 @@ COMMENT ON FUNCTION lease_purge() IS
 REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
 /*
- * The owner is the password for release: shown to who could release anyway,
- * and to who may see what others are doing.
+ * The owner works like a password for a release. So it is shown only to roles
+ * that could release the lease anyway, and to roles that may see the activity
+ * of others.
  */
 CREATE VIEW lease_status AS
 SELECT
@@ -364,10 +367,11 @@ REVOKE ALL ON lease_waiters FROM PUBLIC;
 GRANT SELECT ON lease_waiters TO PUBLIC;
 
 /*
- * A picture of the two views. Each name is escaped once, character by character:
- * what cannot be shown appears by its number. An owner that the reader may not
- * see is a node of its own, for each session and each lease. Compiling the query
- * would take a thousand times longer than running it.
+ * A graph of the two views. Each name is escaped once, character by character:
+ * a character that cannot be shown appears as its code. An owner that the
+ * reader may not see becomes a separate node for each session and each lease.
+ * JIT compilation of the query would take a thousand times longer than running
+ * it.
  */
 CREATE FUNCTION lease_wait_graph()
 	RETURNS pg_catalog.text LANGUAGE sql VOLATILE PARALLEL UNSAFE SET jit = off
