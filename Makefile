@@ -2,19 +2,29 @@
 #
 #   make && make install        build and install for the server that pg_config belongs to
 #   make installcheck           test against that server, which has to be running
+#   make dist                   lease_lock-X.Y.Z.zip for PGXN, of what is committed
 
 EXTENSION = lease_lock
 MODULE_big = lease_lock
-OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
-DATA = $(wildcard sql/lease_lock--*.sql)
-PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter
-PG_CPPFLAGS = -I$(srcdir)/src
 
-REGRESS = $(patsubst test/sql/%.sql,%,$(sort $(wildcard test/sql/*.sql)))
-REGRESS_OPTS = --inputdir=test --load-extension=lease_lock
-ISOLATION = $(patsubst test/specs/%.spec,%,$(sort $(wildcard test/specs/*.spec)))
-# pg_isolation_regress finds expected/ only if --outputdir is given.
-ISOLATION_OPTS = --inputdir=test --outputdir=.
+# Where this file is, which another folder can be built from: make -f ../lease_lock/Makefile
+source = $(patsubst %/,%,$(dir $(firstword $(MAKEFILE_LIST))))
+files = $(patsubst $(source)/%,%,$(sort $(wildcard $(addprefix $(source)/,$(1)))))
+
+# The version of the SQL objects, and that of the release, which adds a number for fixes of the library.
+EXTVERSION = $(shell sed -n "s/^default_version = '\(.*\)'$$/\1/p" $(source)/lease_lock.control)
+DISTVERSION = $(shell sed -n 's/^\t"version": "\(.*\)",$$/\1/p' $(source)/META.json)
+
+OBJS = $(patsubst %.c,%.o,$(call files,src/*.c src/*/*.c))
+DATA = $(call files,sql/lease_lock--*.sql)
+PG_CFLAGS += -Wall -Wextra -Wno-unused-parameter
+PG_CPPFLAGS += -I$(source)/src
+
+REGRESS = $(patsubst test/sql/%.sql,%,$(call files,test/sql/*.sql))
+REGRESS_OPTS = --inputdir=$(source)/test --load-extension=lease_lock
+ISOLATION = $(patsubst test/specs/%.spec,%,$(call files,test/specs/*.spec))
+# pg_isolation_regress finds expected/ only when it is told where its output goes.
+ISOLATION_OPTS = --inputdir=$(source)/test --outputdir=.
 TAP_TESTS = 1
 PROVE_TESTS = test/t/*.pl
 
@@ -22,6 +32,18 @@ PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
-# PGXS tracks no dependencies unless the server was configured with
-# --enable-depend.
-$(OBJS): $(wildcard src/*.h src/*/*.h)
+# PGXS tracks no dependencies unless the server was configured to, and makes no folders.
+$(OBJS): $(call files,src/*.h src/*/*.h)
+$(OBJS) $(OBJS:.o=.bc): | $(sort $(addprefix $(CURDIR)/,$(dir $(OBJS))))
+$(sort $(addprefix $(CURDIR)/,$(dir $(OBJS)))):
+	mkdir -p $@
+
+# The test drivers look for expected/ where they write.
+installcheck: | $(CURDIR)/expected
+$(CURDIR)/expected:
+	ln -s $(abspath $(source))/expected $@
+
+dist:
+	git archive --format zip --prefix=lease_lock-$(DISTVERSION)/ -o lease_lock-$(DISTVERSION).zip HEAD
+
+.PHONY: dist

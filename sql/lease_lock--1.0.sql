@@ -67,6 +67,7 @@ CREATE TABLE lease_lock (
 	holds pg_catalog.int4 NOT NULL,
 	lock_delay pg_catalog.int8 NOT NULL,
 	hold_until pg_catalog.timestamptz,
+	session_pid pg_catalog.int4,
 	payload pg_catalog.jsonb,
 	PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 70);
@@ -81,7 +82,7 @@ ALTER TABLE lease_lock
  * role that creates the extension may have granted access to others.
  */
 REVOKE ALL ON TABLE lease_lock FROM PUBLIC;
-REVOKE ALL ON SEQUENCE lease_token_seq FROM PUBLIC;
+REVOKE ALL ON SEQUENCE lease_token_seq, lease_era_seq, lease_era_began_seq FROM PUBLIC;
 
 COMMENT ON TABLE lease_lock IS
 	'leases, as the lease_* functions keep them; read lease_status instead';
@@ -103,6 +104,7 @@ COMMENT ON COLUMN lease_lock.mode IS 'x exclusive, s shared, p permit';
 COMMENT ON COLUMN lease_lock.holds IS 'how often it has to be released';
 COMMENT ON COLUMN lease_lock.lock_delay IS 'microseconds after an expiry in which nobody gets it';
 COMMENT ON COLUMN lease_lock.hold_until IS 'after a release before that time, others still have to wait until then';
+COMMENT ON COLUMN lease_lock.session_pid IS 'process of the session that the lease ends with; NULL: it does not end with a session';
 COMMENT ON COLUMN lease_lock.payload IS 'what lease_request() was given to keep with it';
 
 CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
@@ -174,13 +176,15 @@ COMMENT ON FUNCTION lease_acquire_any(pg_catalog.text[], pg_catalog.interval, pg
 
 CREATE FUNCTION lease_request(
 		resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text, wait pg_catalog.interval DEFAULT '0',
-		mode pg_catalog.text DEFAULT 'exclusive', permits pg_catalog.int4 DEFAULT NULL, reentrant pg_catalog.bool DEFAULT false,
+		mode pg_catalog.text DEFAULT 'exclusive', permits pg_catalog.int4 DEFAULT NULL, if_own pg_catalog.text DEFAULT 'refuse',
 		min_hold pg_catalog.interval DEFAULT NULL, lock_delay pg_catalog.interval DEFAULT NULL, payload pg_catalog.jsonb DEFAULT NULL,
+		session pg_catalog.bool DEFAULT false,
 		OUT granted pg_catalog.bool, OUT token pg_catalog.int8, OUT expires_at pg_catalog.timestamptz,
-		OUT waited pg_catalog.interval, OUT blocked_by pg_catalog.text, OUT blocked_for pg_catalog.interval)
+		OUT waited pg_catalog.interval, OUT blocked_by pg_catalog.text, OUT blocked_for pg_catalog.interval,
+		OUT reason pg_catalog.text)
 	RETURNS pg_catalog.record
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_request(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb) IS
+COMMENT ON FUNCTION lease_request(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb, pg_catalog.bool) IS
 	'acquire a lease of any mode with all options; whether it was granted, and who is in the way when it was not';
 
 CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
@@ -192,11 +196,11 @@ COMMENT ON PROCEDURE lease_wait(pg_catalog.text, pg_catalog.interval, pg_catalog
 CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
 		wait pg_catalog.interval, INOUT acquired pg_catalog.bool, INOUT token pg_catalog.int8,
 		INOUT expires_at pg_catalog.timestamptz, mode pg_catalog.text DEFAULT 'exclusive',
-		permits pg_catalog.int4 DEFAULT NULL, reentrant pg_catalog.bool DEFAULT false,
+		permits pg_catalog.int4 DEFAULT NULL, if_own pg_catalog.text DEFAULT 'refuse',
 		min_hold pg_catalog.interval DEFAULT NULL, lock_delay pg_catalog.interval DEFAULT NULL,
-		payload pg_catalog.jsonb DEFAULT NULL)
+		payload pg_catalog.jsonb DEFAULT NULL, session pg_catalog.bool DEFAULT false)
 	AS 'MODULE_PATHNAME', 'lease_wait_request' LANGUAGE C;
-COMMENT ON PROCEDURE lease_wait(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.bool, pg_catalog.int8, pg_catalog.timestamptz, pg_catalog.text, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb) IS
+COMMENT ON PROCEDURE lease_wait(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.bool, pg_catalog.int8, pg_catalog.timestamptz, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb, pg_catalog.bool) IS
 	'acquire a lease of any mode with all options of lease_request, but wait without a snapshot, committing before each sleep';
 
 CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text)
@@ -249,6 +253,30 @@ CREATE FUNCTION lease_renew(resource pg_catalog.text, ttl pg_catalog.interval, o
 COMMENT ON FUNCTION lease_renew(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int8) IS
 	'extend a lease that this owner still holds with this token to at least ttl from now; true when it is held';
 
+CREATE FUNCTION lease_renew(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME', 'lease_renew_several' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_renew(pg_catalog.text[], pg_catalog.interval, pg_catalog.text) IS
+	'extend the leases on all of these resources to at least ttl from now, or none; true when this owner holds all of them';
+
+CREATE FUNCTION lease_renew_all(ttl pg_catalog.interval, owner pg_catalog.text)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_renew_all(pg_catalog.interval, pg_catalog.text) IS
+	'extend every lease that this owner holds to at least ttl from now; how many';
+
+CREATE FUNCTION lease_downgrade(resource pg_catalog.text, owner pg_catalog.text)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_downgrade(pg_catalog.text, pg_catalog.text) IS
+	'turn an exclusive lease that this owner holds into a shared one; its new token, NULL when this owner does not hold it exclusively';
+
+CREATE FUNCTION lease_set_payload(resource pg_catalog.text, owner pg_catalog.text, payload pg_catalog.jsonb)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_set_payload(pg_catalog.text, pg_catalog.text, pg_catalog.jsonb) IS
+	'replace what is kept with a lease that this owner holds, or remove it when NULL is given; true when it is held';
+
 CREATE FUNCTION lease_assert(resource pg_catalog.text, owner pg_catalog.text)
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -298,6 +326,13 @@ REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
  * that could release the lease anyway, and to roles that may see the activity
  * of others.
  */
+CREATE FUNCTION lease_session_ended(token pg_catalog.int8)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION lease_session_ended(pg_catalog.int8) IS
+	'whether the session is gone that acquired a lease for its own lifetime, with this token';
+
+/* Times beyond the year 9999, which many clients cannot read, are shown as infinity. */
 CREATE VIEW lease_status AS
 SELECT
 	l.resource,
@@ -311,23 +346,32 @@ SELECT
 	l.token,
 	CASE
 		WHEN l.owner IS NULL THEN 'released'::pg_catalog.text
-		WHEN l.expires_at OPERATOR(pg_catalog.>) c.now THEN 'held'::pg_catalog.text
+		WHEN l.expires_at OPERATOR(pg_catalog.>) c.now AND NOT c.ended THEN 'held'::pg_catalog.text
 		ELSE 'expired'::pg_catalog.text
 	END AS state,
-	l.expires_at OPERATOR(pg_catalog.-) c.now AS expires_in,
+	CASE WHEN pg_catalog.isfinite(l.expires_at) THEN l.expires_at OPERATOR(pg_catalog.-) c.now END AS expires_in,
 	l.granted_at OPERATOR(pg_catalog.+) c.difference AS granted_at,
-	l.expires_at OPERATOR(pg_catalog.+) c.difference AS expires_at,
-	l.expires_at OPERATOR(pg_catalog.+) c.lock_delay OPERATOR(pg_catalog.+) c.difference AS free_at,
+	CASE
+		WHEN l.expires_at OPERATOR(pg_catalog.>=) '10000-01-01 UTC'::pg_catalog.timestamptz THEN 'infinity'::pg_catalog.timestamptz
+		ELSE l.expires_at OPERATOR(pg_catalog.+) c.difference
+	END AS expires_at,
+	CASE
+		WHEN l.expires_at OPERATOR(pg_catalog.+) c.lock_delay OPERATOR(pg_catalog.>=) '10000-01-01 UTC'::pg_catalog.timestamptz
+		THEN 'infinity'::pg_catalog.timestamptz
+		ELSE l.expires_at OPERATOR(pg_catalog.+) c.lock_delay OPERATOR(pg_catalog.+) c.difference
+	END AS free_at,
 	CASE WHEN l.owner IS NULL THEN 0 ELSE l.holds END AS holds,
 	pg_catalog.pg_get_userbyid(l.holder) AS holder,
 	l.xid,
-	CASE WHEN c.shown THEN l.payload END AS payload
+	CASE WHEN c.shown THEN l.payload END AS payload,
+	CASE WHEN l.owner IS NOT NULL AND NOT c.ended THEN l.session_pid END AS session_pid
 FROM lease_lock AS l
 	CROSS JOIN LATERAL (
 		SELECT
 			pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) d.difference AS now,
 			d.difference,
 			CAST(l.lock_delay AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS lock_delay,
+			l.owner IS NOT NULL AND l.session_pid IS NOT NULL AND lease_session_ended(l.token) AS ended,
 			pg_catalog.pg_has_role(l.holder, 'USAGE'::pg_catalog.text)
 				OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE'::pg_catalog.text) AS shown
 		FROM lease_clock_difference() AS d(difference)
@@ -365,6 +409,28 @@ COMMENT ON VIEW lease_waiters IS
 	'who waits for which lease, in the order of their turn, and who is in the way';
 REVOKE ALL ON lease_waiters FROM PUBLIC;
 GRANT SELECT ON lease_waiters TO PUBLIC;
+
+CREATE VIEW lease_contenders AS
+SELECT
+	c.resource,
+	pg_catalog.row_number() OVER (PARTITION BY c.resource ORDER BY c.held DESC, c.number) AS place,
+	c.held,
+	c.mode,
+	c.owner,
+	c.payload
+FROM (
+	SELECT s.resource, true AS held, s.token AS number, s.mode, s.owner, s.payload
+	FROM lease_status AS s
+	WHERE s.state OPERATOR(pg_catalog.=) 'held'
+	UNION ALL
+	SELECT w.resource, false, w."position", w.mode, w.owner, NULL
+	FROM lease_waiters AS w
+	WHERE w.resource IS NOT NULL
+) AS c;
+COMMENT ON VIEW lease_contenders IS
+	'who holds each resource, in the order of the grants, and who waits for it, in the order of their turn';
+REVOKE ALL ON lease_contenders FROM PUBLIC;
+GRANT SELECT ON lease_contenders TO PUBLIC;
 
 /*
  * A graph of the two views. Each name is escaped once, character by character:
@@ -487,6 +553,44 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION lease_wait_graph() IS
 	'who waits for whom, as a picture in the DOT language of Graphviz';
+
+/*
+ * Who is to be told what happens to leases. The creator is kept by name, so
+ * that a dump can be restored where roles have other OIDs.
+ */
+CREATE TABLE lease_watch (
+	prefix pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+	channel pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+	events pg_catalog.text[] NOT NULL,
+	creator pg_catalog.name NOT NULL,
+	PRIMARY KEY (prefix, channel)
+);
+SELECT pg_catalog.pg_extension_config_dump('lease_watch', '');
+REVOKE ALL ON lease_watch FROM PUBLIC;
+COMMENT ON TABLE lease_watch IS 'watches, as lease_watch() and lease_unwatch() keep them; read lease_watches instead';
+COMMENT ON COLUMN lease_watch.prefix IS 'how the names of the watched resources begin';
+COMMENT ON COLUMN lease_watch.channel IS 'channel of NOTIFY that is told';
+COMMENT ON COLUMN lease_watch.events IS 'events that are told';
+COMMENT ON COLUMN lease_watch.creator IS 'role that set up the watch; owners that it may see are told';
+
+CREATE FUNCTION lease_watch(prefix pg_catalog.text, channel pg_catalog.text, events pg_catalog.text[] DEFAULT NULL)
+	RETURNS pg_catalog.void
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_watch(pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
+	'have a channel notified of events of leases on resources whose names begin with a prefix: of these events, or of all but renewed';
+REVOKE ALL ON FUNCTION lease_watch(pg_catalog.text, pg_catalog.text, pg_catalog.text[]) FROM PUBLIC;
+
+CREATE FUNCTION lease_unwatch(prefix pg_catalog.text, channel pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_unwatch(pg_catalog.text, pg_catalog.text) IS
+	'undo lease_watch; true when there was such a watch';
+REVOKE ALL ON FUNCTION lease_unwatch(pg_catalog.text, pg_catalog.text) FROM PUBLIC;
+
+CREATE VIEW lease_watches AS
+SELECT w.prefix, w.channel, w.events, w.creator FROM lease_watch AS w;
+COMMENT ON VIEW lease_watches IS 'who is told what happens to leases';
+REVOKE ALL ON lease_watches FROM PUBLIC;
 
 CREATE FUNCTION lease_stats(
 		OUT scope pg_catalog.text,

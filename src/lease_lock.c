@@ -21,6 +21,7 @@
 #include "grant/quota.h"
 #include "monitor/stats.h"
 #include "store/era.h"
+#include "monitor/watches.h"
 #include "store/store.h"
 #include "guard/template.h"
 #include "wait/wait.h"
@@ -45,6 +46,7 @@ _PG_init(void)
 	worker_init();
 	stats_init();
 	events_init();
+	watches_init();
 	quota_init();
 
 	MarkGUCPrefixReserved("lease_lock");

@@ -17,6 +17,8 @@
 #include "datatype/timestamp.h"
 #include "nodes/lockoptions.h"
 
+#include "base/compat.h"		/* varatt.h from 16 on */
+
 /*
  * Lease slots of a resource. The exclusive lease is in slot 0, shared leases
  * and permits are in the others.
@@ -39,6 +41,15 @@ typedef enum LeaseMode
 	MODE_PERMIT = 'p'			/* the same, but only up to a number of them */
 } LeaseMode;
 
+/* Whose life a lease is bound to, as the lock of that session shows. */
+typedef enum LeaseSession
+{
+	SESSION_NONE,				/* nobody's: time or a release ends it */
+	SESSION_MINE,				/* that of this backend */
+	SESSION_ALIVE,				/* of another backend */
+	SESSION_ENDED				/* gone, and the lease with it */
+} LeaseSession;
+
 /* The columns of a row of the lock table. */
 typedef struct Lease
 {
@@ -54,6 +65,8 @@ typedef struct Lease
 	int32		holds;			/* how often it has to be released */
 	int64		lock_delay;		/* time after an expiry in which nobody gets it */
 	TimestampTz hold_until;		/* an earlier release frees it only then; DT_NOBEGIN: none */
+	int32		session_pid;	/* process of the session that it ends with; 0: none */
+	LeaseSession session;		/* not stored: what became of that session */
 	Datum		payload;		/* jsonb; 0: none */
 } Lease;
 
@@ -95,6 +108,20 @@ typedef struct Claim
 	const int64 *token;			/* NULL: any token */
 } Claim;
 
+/* What to do when the owner holds the lease already, in the mode asked for. */
+typedef enum IfOwn
+{
+	IF_OWN_REFUSE,
+	IF_OWN_RENEW,				/* let it last for ttl from now */
+	IF_OWN_COUNT				/* grant it again, to be released as often */
+} IfOwn;
+
+/* A ttl without an end, of a lease that ends with its session. */
+#define NO_TTL			PG_INT64_MAX
+
+/* A span of time that was not given, where zero means something else. */
+#define NOT_GIVEN		(-1)
+
 /* What is asked for. Times are in microseconds. */
 typedef struct LeaseRequest
 {
@@ -103,10 +130,11 @@ typedef struct LeaseRequest
 	int64		ttl;
 	LeaseMode	mode;
 	int			permits;		/* leases that there may be beside each other; of MODE_PERMIT */
-	bool		reentrant;		/* grant it again to the owner that holds it */
-	int64		min_hold;
-	int64		lock_delay;
+	IfOwn		if_own;
+	int64		min_hold;		/* or NOT_GIVEN */
+	int64		lock_delay;		/* or NOT_GIVEN */
 	Datum		payload;		/* jsonb; 0: none */
+	bool		session;		/* let it end with this session */
 	bool		explain;		/* tell who holds it when it is refused */
 } LeaseRequest;
 
@@ -118,10 +146,24 @@ typedef enum GrantResult
 	REFUSED_QUEUE				/* free, but others have waited for longer */
 } GrantResult;
 
+/* Why it was refused, or what is special about a grant, for the caller to know. */
+typedef enum GrantReason
+{
+	REASON_NONE,
+	REASON_HELD,				/* somebody holds it */
+	REASON_OPEN,				/* an open transaction conflicts */
+	REASON_QUEUE,				/* others have waited for longer */
+	REASON_OWN,					/* the owner itself has a lease that excludes it */
+	REASON_FAILOVER,			/* a new era began a short while ago */
+	REASON_RENEWED,				/* the owner had it, and has it for longer now */
+	REASON_COUNTED				/* the owner had it, and has to release it once more */
+} GrantReason;
+
 /* What came of a try. */
 typedef struct GrantOutcome
 {
 	GrantResult result;
+	GrantReason reason;
 	bool		waited;
 	bool		own_lease;		/* refused because of a lease of the same owner */
 	int64		token;			/* GRANTED */

@@ -105,14 +105,14 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 	if (PG_ARGISNULL(argno))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("ttl of the lease on \"%s\" must not be null", text_to_cstring(resource)),
+				 errmsg("ttl of %s must not be null", which_lease(resource)),
 				 errhint("A lease that is to last for long takes a long ttl and is released by hand.")));
 
 	ttl = PG_GETARG_INTERVAL_P(argno);
 	if (!interval_to_usecs(ttl, &usecs) || usecs <= 0 || usecs > MAX_TTL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("ttl of the lease on \"%s\" is out of range: %s", text_to_cstring(resource),
+				 errmsg("ttl of %s is out of range: %s", which_lease(resource),
 						DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(ttl)))),
 				 errhint("Give an interval of more than zero and at most %d years.", MAX_TTL_YEARS)));
 	require_ttl_allowed(resource, "ttl", usecs);
@@ -233,16 +233,8 @@ compare_names(const void *a, const void *b)
 	return order != 0 ? order : (int) VARSIZE_ANY_EXHDR(x) - (int) VARSIZE_ANY_EXHDR(y);
 }
 
-/* Some resources, in two orders. */
-typedef struct Resources
-{
-	int			number;
-	text	  **given;
-	text	  **sorted;
-} Resources;
-
 /* Get an array of different resources from argument number argno. */
-static Resources
+Resources
 resources_arg(FunctionCallInfo fcinfo, int argno)
 {
 	Resources	resources;
@@ -350,7 +342,7 @@ span_arg(FunctionCallInfo fcinfo, int argno, const char *what, int64 max, text *
 	int64		usecs;
 
 	if (PG_ARGISNULL(argno))
-		return 0;
+		return NOT_GIVEN;
 	if (!interval_to_usecs(PG_GETARG_INTERVAL_P(argno), &usecs) || usecs < 0 || usecs > max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -362,26 +354,6 @@ span_arg(FunctionCallInfo fcinfo, int argno, const char *what, int64 max, text *
 	return usecs;
 }
 
-/*
- * Get the options of a request from the arguments from argno on: mode, permits,
- * reentrant, min_hold, lock_delay, payload.
- */
-void
-request_options(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
-{
-	mode_args(fcinfo, argno, request);
-	if (PG_ARGISNULL(argno + 2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("reentrant must not be null for the lease on \"%s\"", text_to_cstring(request->resource)),
-				 errhint("Give true or false.")));
-	request->reentrant = PG_GETARG_BOOL(argno + 2);
-	request->min_hold = span_arg(fcinfo, argno + 3, "min_hold", request->ttl, request->resource);
-	request->lock_delay = span_arg(fcinfo, argno + 4, "lock_delay", MAX_TTL, request->resource);
-	require_ttl_allowed(request->resource, "lock_delay", request->lock_delay);
-	request->payload = PG_ARGISNULL(argno + 5) ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(argno + 5)));
-}
-
 static Datum
 usecs_to_interval(int64 usecs)
 {
@@ -391,9 +363,103 @@ usecs_to_interval(int64 usecs)
 	return IntervalPGetDatum(interval);
 }
 
+/* What to do with a lease of the owner's own, from argument number argno. */
+static IfOwn
+if_own_arg(FunctionCallInfo fcinfo, int argno, text *resource)
+{
+	char	   *if_own = PG_ARGISNULL(argno) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(argno));
+
+	if (if_own != NULL && strcmp(if_own, "refuse") == 0)
+		return IF_OWN_REFUSE;
+	if (if_own != NULL && strcmp(if_own, "renew") == 0)
+		return IF_OWN_RENEW;
+	if (if_own != NULL && strcmp(if_own, "count") == 0)
+		return IF_OWN_COUNT;
+	ereport(ERROR,
+			(errcode(if_own == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
+			 if_own == NULL ?
+			 errmsg("if_own must not be null for the lease on \"%s\"", text_to_cstring(resource)) :
+			 errmsg("if_own is unknown for the lease on \"%s\": \"%s\"", text_to_cstring(resource), if_own),
+			 errhint("Give refuse, renew or count.")));
+}
+
+/*
+ * Get the ttl of a lease that may end with its session, from the arguments
+ * ttl_argno and session_argno. Such a lease needs no other end.
+ */
+static void
+session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseRequest *request)
+{
+	if (PG_ARGISNULL(session_argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("session must not be null for the lease on \"%s\"", text_to_cstring(request->resource)),
+				 errhint("Give true or false.")));
+	request->session = PG_GETARG_BOOL(session_argno);
+	if (request->session && PG_ARGISNULL(ttl_argno))
+	{
+		request->ttl = NO_TTL;
+		require_ttl_allowed(request->resource, "ttl", request->ttl);
+	}
+	else
+		request->ttl = ttl_arg(fcinfo, ttl_argno, request->resource);
+}
+
+/*
+ * Get the ttl, and from the arguments from argno on the options of a request:
+ * mode, permits, if_own, min_hold, lock_delay, payload, session.
+ *
+ * Nobody knows when a session ended: so a lease that ends with one can have
+ * no lock_delay.
+ */
+void
+request_options(FunctionCallInfo fcinfo, int ttl_argno, int argno, LeaseRequest *request)
+{
+	session_args(fcinfo, ttl_argno, argno + 6, request);
+	mode_args(fcinfo, argno, request);
+	request->if_own = if_own_arg(fcinfo, argno + 2, request->resource);
+	request->min_hold = span_arg(fcinfo, argno + 3, "min_hold", Min(request->ttl, MAX_TTL), request->resource);
+	request->lock_delay = span_arg(fcinfo, argno + 4, "lock_delay", MAX_TTL, request->resource);
+	require_ttl_allowed(request->resource, "lock_delay", request->lock_delay);
+	if (request->session && request->lock_delay > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("lease on \"%s\" cannot have a lock_delay and end with its session",
+						text_to_cstring(request->resource)),
+				 errhint("Leave out one of them.")));
+	request->payload = PG_ARGISNULL(argno + 5) ? (Datum) 0 :
+		PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(argno + 5)));
+}
+
+static const char *
+reason_name(GrantReason reason)
+{
+	switch (reason)
+	{
+		case REASON_NONE:
+			return NULL;
+		case REASON_HELD:
+			return "held";
+		case REASON_OPEN:
+			return "open";
+		case REASON_QUEUE:
+			return "queue";
+		case REASON_OWN:
+			return "own";
+		case REASON_FAILOVER:
+			return "failover";
+		case REASON_RENEWED:
+			return "renewed";
+		case REASON_COUNTED:
+			return "counted";
+	}
+	return NULL;
+}
+
 /*
  * lease_request(resource text, ttl interval, owner text, wait interval, mode text, permits integer,
- *				 reentrant boolean, min_hold interval, lock_delay interval, payload jsonb) returns record
+ *				 if_own text, min_hold interval, lock_delay interval, payload jsonb, session boolean)
+ * returns record
  */
 Datum
 lease_request(PG_FUNCTION_ARGS)
@@ -402,15 +468,15 @@ lease_request(PG_FUNCTION_ARGS)
 	GrantOutcome outcome;
 	int64		begun = clock_monotonic();
 	int64		wait;
+	const char *reason;
 	TupleDesc	desc;
-	Datum		values[6];
-	bool		isnull[6] = {false};
+	Datum		values[7];
+	bool		isnull[7] = {false};
 
 	request.resource = name_arg(fcinfo, 0, "resource");
-	request.ttl = ttl_arg(fcinfo, 1, request.resource);
 	request.owner = name_arg(fcinfo, 2, "owner");
 	wait = wait_arg(fcinfo, 3, request.resource);
-	request_options(fcinfo, 4, &request);
+	request_options(fcinfo, 1, 4, &request);
 	get_call_result_type(fcinfo, NULL, &desc);
 
 	require_writable("lease_request()");
@@ -418,7 +484,7 @@ lease_request(PG_FUNCTION_ARGS)
 
 	values[0] = BoolGetDatum(outcome.result == GRANTED);
 	values[1] = Int64GetDatum(outcome.token);
-	values[2] = TimestampTzGetDatum(clock_wall_time(outcome.expires_at));
+	values[2] = TimestampTzGetDatum(readable_time(clock_wall_time(outcome.expires_at)));
 	isnull[1] = isnull[2] = outcome.result != GRANTED;
 	values[3] = usecs_to_interval(clock_monotonic() - begun);
 	values[4] = PointerGetDatum(outcome.blocked_by);
@@ -426,6 +492,10 @@ lease_request(PG_FUNCTION_ARGS)
 	isnull[5] = outcome.result != REFUSED_HELD || outcome.held_until == DT_NOEND;
 	if (!isnull[5])
 		values[5] = usecs_to_interval(outcome.held_until - clock_now());
+	reason = reason_name(outcome.reason);
+	isnull[6] = reason == NULL;
+	if (!isnull[6])
+		values[6] = CStringGetTextDatum(reason);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
 }
 

@@ -12,11 +12,20 @@
 
 #include "lease_lock.h"
 
+/* Some resources, in two orders. */
+typedef struct Resources
+{
+	int			number;
+	text	  **given;
+	text	  **sorted;
+} Resources;
+
 /* api.c: arguments in, checked */
 extern void require_writable(const char *function);
 extern text *name_arg(FunctionCallInfo fcinfo, int argno, const char *what);
 extern int64 ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource);
 extern int64 wait_arg(FunctionCallInfo fcinfo, int argno, text *resource);
-extern void request_options(FunctionCallInfo fcinfo, int argno, LeaseRequest *request);
+extern Resources resources_arg(FunctionCallInfo fcinfo, int argno);
+extern void request_options(FunctionCallInfo fcinfo, int ttl_argno, int argno, LeaseRequest *request);
 
 #endif							/* LEASE_LOCK_API_H */

@@ -75,7 +75,6 @@ request_args(FunctionCallInfo fcinfo)
 	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
 
 	request.resource = name_arg(fcinfo, 0, "resource");
-	request.ttl = ttl_arg(fcinfo, 1, request.resource);
 	request.owner = name_arg(fcinfo, 2, "owner");
 	wait_arg(fcinfo, 3, request.resource);	/* checked in this order */
 	return request;
@@ -92,6 +91,7 @@ lease_wait(PG_FUNCTION_ARGS)
 	Datum		acquired;
 	bool		isnull = false;
 
+	request.ttl = ttl_arg(fcinfo, 1, request.resource);
 	get_call_result_type(fcinfo, NULL, &desc);
 	BlessTupleDesc(desc);
 	acquired = BoolGetDatum(wait_for_lease(fcinfo, &request).result == GRANTED);
@@ -101,7 +101,7 @@ lease_wait(PG_FUNCTION_ARGS)
 /*
  * lease_wait(resource text, ttl interval, owner text, wait interval, INOUT acquired boolean,
  *			  INOUT token bigint, INOUT expires_at timestamptz, mode text, permits integer,
- *			  reentrant boolean, min_hold interval, lock_delay interval, payload jsonb)
+ *			  if_own text, min_hold interval, lock_delay interval, payload jsonb, session boolean)
  */
 Datum
 lease_wait_request(PG_FUNCTION_ARGS)
@@ -112,14 +112,14 @@ lease_wait_request(PG_FUNCTION_ARGS)
 	Datum		values[3];
 	bool		isnull[3] = {false};
 
-	request_options(fcinfo, 7, &request);
+	request_options(fcinfo, 1, 7, &request);
 	get_call_result_type(fcinfo, NULL, &desc);
 	BlessTupleDesc(desc);
 	outcome = wait_for_lease(fcinfo, &request);
 
 	values[0] = BoolGetDatum(outcome.result == GRANTED);
 	values[1] = Int64GetDatum(outcome.token);
-	values[2] = TimestampTzGetDatum(clock_wall_time(outcome.expires_at));
+	values[2] = TimestampTzGetDatum(readable_time(clock_wall_time(outcome.expires_at)));
 	isnull[1] = isnull[2] = outcome.result != GRANTED;
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, isnull)));
 }
@@ -177,7 +177,7 @@ put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 	values[4] = TimestampTzGetDatum(clock_wall_time(waiter->since));
 	values[5] = Int32GetDatum(listed->position);
 	isnull[5] = several;		/* it stands in several lines */
-	values[6] = TimestampTzGetDatum(clock_wall_time(waiter->deadline));
+	values[6] = TimestampTzGetDatum(readable_time(clock_wall_time(waiter->deadline)));
 	values[7] = lease == NULL ? (Datum) 0 : PointerGetDatum(lease->owner);
 	isnull[7] = lease == NULL || !may_see_owner(lease->holder);
 	isnull[8] = listed->obstacles.transactions == NIL;

@@ -35,6 +35,7 @@
 #include "port/pg_crc32c.h"
 #include "storage/fd.h"
 #include "utils/guc.h"
+#include "utils/datetime.h"
 #include "utils/timestamp.h"
 
 #include "base/clock.h"
@@ -89,6 +90,13 @@ TimestampTz
 clock_now(void)
 {
 	return clock_source == SOURCE_STEADY ? read_steady_clock() + clock_offset : GetCurrentTimestamp();
+}
+
+/* Many clients cannot read a year of five digits. To them, such a time never comes. */
+TimestampTz
+readable_time(TimestampTz time)
+{
+	return time >= (date2j(10000, 1, 1) - POSTGRES_EPOCH_JDATE) * USECS_PER_DAY ? DT_NOEND : time;
 }
 
 int64

@@ -26,14 +26,20 @@ may_act(const Lease *lease)
 }
 
 /*
- * May the current role see the owners of leases that a role acquired? Roles
- * that may see the activity of others in pg_stat_activity may do so, too.
+ * May a role see the owners of leases of another one? Roles that may see what
+ * others do in pg_stat_activity may, too.
  */
+bool
+role_sees_owner(Oid viewer, Oid holder)
+{
+	return has_privs_of_role(viewer, holder) ||
+		has_privs_of_role(viewer, ROLE_PG_READ_ALL_STATS);
+}
+
 bool
 may_see_owner(Oid role)
 {
-	return has_privs_of_role(GetUserId(), role) ||
-		has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	return role_sees_owner(GetUserId(), role);
 }
 
 void

@@ -11,6 +11,7 @@
 #include "lease_lock.h"
 
 extern bool may_act(const Lease *lease);
+extern bool role_sees_owner(Oid viewer, Oid holder);
 extern bool may_see_owner(Oid role);
 extern void require_holder_privileges(const Lease *lease);
 extern void refuse_permission(const Lease *lease);

@@ -27,12 +27,24 @@
 #include "purge/purge.h"
 #include "rules/rules.h"
 #include "store/era.h"
+#include "store/session_lock.h"
 #include "wait/wait.h"
 
 static GrantOutcome
 refused_queue(void)
 {
-	return (GrantOutcome) {.result = REFUSED_QUEUE, .held_until = DT_NOEND};
+	return (GrantOutcome) {.result = REFUSED_QUEUE, .reason = REASON_QUEUE, .held_until = DT_NOEND};
+}
+
+/* What to tell a caller whose request cannot be granted now. */
+static GrantReason
+refusal_reason(const Decision *decision)
+{
+	if (TransactionIdIsValid(decision->transaction))
+		return REASON_OPEN;
+	if (decision->own_lease)
+		return REASON_OWN;
+	return decision->open && decision->until == DT_NOEND ? REASON_OPEN : REASON_HELD;
 }
 
 static GrantOutcome
@@ -40,6 +52,7 @@ refused(const LeaseRequest *request, const Decision *decision)
 {
 	GrantOutcome outcome = {
 		.result = TransactionIdIsValid(decision->transaction) ? REFUSED_BUSY : REFUSED_HELD,
+		.reason = refusal_reason(decision),
 		.own_lease = decision->own_lease,
 		.held_until = decision->until,
 		.open = decision->open,
@@ -68,25 +81,37 @@ granted(const Lease *lease, const Lease *former)
 	};
 }
 
+/* When does a lease end that begins now? */
+static TimestampTz
+end_of_lease(const LeaseRequest *request, TimestampTz now)
+{
+	return request->ttl == NO_TTL ? DT_NOEND : now + request->ttl;
+}
+
 /* Fill in a lease that is granted now. */
 static Lease
 new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot, int64 last_token, TimestampTz now)
 {
-	return (Lease) {
+	Lease		lease = {
 		.resource = request->resource,
 		.slot = slot,
 		.owner = request->owner,
 		.token = store_next_token(store, last_token),
 		.granted_at = now,
-		.expires_at = now + request->ttl,
+		.expires_at = end_of_lease(request, now),
 		.holder = GetUserId(),
 		.xid = GetTopFullTransactionId(),
 		.mode = request->mode,
 		.holds = 1,
-		.lock_delay = request->lock_delay,
-		.hold_until = request->min_hold == 0 ? DT_NOBEGIN : now + request->min_hold,
+		.lock_delay = Max(request->lock_delay, 0),
+		.hold_until = request->min_hold <= 0 ? DT_NOBEGIN : now + request->min_hold,
+		.session_pid = request->session ? MyProcPid : 0,
 		.payload = request->payload
 	};
+
+	if (request->session)
+		session_lock_begin(lease.token, lease.resource);
+	return lease;
 }
 
 /* Write what the decision to grant names: tombstones of what it takes over, and the lease. */
@@ -117,27 +142,61 @@ write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *row
 	return granted(&lease, decision->former ? &decision->former->lease : NULL);
 }
 
-/* The owner acquires once more what it holds. Its transactions may rely on it meanwhile. */
-static GrantOutcome
-write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow *row, TimestampTz now)
+/* The owner acquires once more what it holds, to release it once more. */
+static void
+count_once_more(Lease *lease, const LeaseRequest *request, TimestampTz now)
 {
-	Lease		lease = row->lease;
-
-	if (lease.holds == PG_INT32_MAX)
+	if (lease->holds == PG_INT32_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("lease on \"%s\" was acquired too often by the same owner",
 						text_to_cstring(request->resource)),
 				 errhint("Release it as often as it is acquired.")));
-	lease.holds++;
-	lease.expires_at = Max(lease.expires_at, now + request->ttl);
-	if (request->min_hold != 0)
-		lease.hold_until = Max(lease.hold_until, now + request->min_hold);
+	lease->holds++;
+	lease->expires_at = Max(lease->expires_at, end_of_lease(request, now));
+	if (request->min_hold > 0)
+		lease->hold_until = Max(lease->hold_until, now + request->min_hold);
+}
+
+/* The lease of the owner goes on as it is asked for now. What is not given stays. */
+static void
+renew_as_requested(Lease *lease, const LeaseRequest *request, TimestampTz now)
+{
+	lease->expires_at = end_of_lease(request, now);
+	if (request->min_hold != NOT_GIVEN)
+		lease->hold_until = request->min_hold == 0 ? DT_NOBEGIN : now + request->min_hold;
+	if (request->lock_delay != NOT_GIVEN)
+		lease->lock_delay = request->lock_delay;
+}
+
+/* The owner acquires what it holds. Its transactions may rely on it meanwhile. */
+static GrantOutcome
+write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow *row, TimestampTz now)
+{
+	Lease		lease = row->lease;
+	GrantOutcome outcome = {
+		.result = GRANTED,
+		.reason = request->if_own == IF_OWN_RENEW ? REASON_RENEWED : REASON_COUNTED,
+		.token = lease.token
+	};
+
+	if (request->if_own == IF_OWN_RENEW)
+		renew_as_requested(&lease, request, now);
+	else
+		count_once_more(&lease, request, now);
 	if (request->payload != (Datum) 0)
 		lease.payload = request->payload;
 	wait_note_change(lease.resource, free_from(&lease));
 	store_update(store, row, &lease);
-	return granted(&lease, NULL);
+
+	outcome.expires_at = lease.expires_at;
+	if (request->if_own == IF_OWN_RENEW)
+		note_renewal(&lease);
+	else
+		note_grant(&lease, NULL);
+	forget_assertions(&lease);
+	durable_write();
+	return outcome;
 }
 
 /*
@@ -212,7 +271,7 @@ is_too_early(LeaseStore *store, GrantOutcome *outcome)
 
 	if (grants_from == DT_NOBEGIN || grants_from <= clock_now())
 		return false;
-	*outcome = (GrantOutcome) {.result = REFUSED_HELD, .held_until = grants_from};
+	*outcome = (GrantOutcome) {.result = REFUSED_HELD, .reason = REASON_FAILOVER, .held_until = grants_from};
 	return true;
 }
 

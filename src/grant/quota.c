@@ -77,6 +77,13 @@ refuse_hidden_limit(void)
 			 errhint("Connect again without that option.")));
 }
 
+/* What a message calls the lease on a resource, or all leases of an owner, without a resource. */
+char *
+which_lease(const text *resource)
+{
+	return resource == NULL ? "leases" : psprintf("the lease on \"%s\"", text_to_cstring(resource));
+}
+
 /*
  * Refuse a time above lease_lock.max_ttl. The time, in microseconds, is a ttl,
  * or another time that keeps other owners from the lease.
@@ -89,7 +96,7 @@ require_ttl_allowed(const text *resource, const char *what, int64 ttl)
 	if (max_ttl > 0 && ttl > max_ttl * 1000.0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s of the lease on \"%s\" is longer than allowed", what, text_to_cstring(resource)),
+				 errmsg("%s of %s is longer than allowed", what, which_lease(resource)),
 				 errdetail("Setting \"lease_lock.max_ttl\" is %s.",
 						   GetConfigOptionByName("lease_lock.max_ttl", NULL, false)),
 				 errhint("Take a shorter ttl and renew the lease in time, or ask a superuser to raise the setting.")));

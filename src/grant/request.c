@@ -24,6 +24,7 @@
 #include "grant/grant.h"
 #include "purge/purge.h"
 #include "monitor/stats.h"
+#include "monitor/watches.h"
 #include "rules/rules.h"
 #include "wait/wait.h"
 
@@ -69,6 +70,7 @@ wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait
 	look_context = AllocSetContextCreate(caller_context, "lease wait", ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(look_context);
 
+	announce_wanted(request, resources, nresources, before_sleep != NULL);
 	wait_begin(resources, nresources, request, wait, before_sleep);
 	PG_TRY();
 	{
@@ -86,6 +88,7 @@ wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait
 	}
 	PG_END_TRY();
 	wait_end(outcome.result == GRANTED ? request->resource : NULL);
+	announce_end();
 	outcome.waited = true;
 	if (outcome.result != GRANTED)
 		stats_count(STATS_WAIT_TIMEOUTS);

@@ -32,20 +32,24 @@ static char *
 describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 {
 	double		seconds = fabs((double) (lease->expires_at - now)) / USECS_PER_SEC;
+	char	   *how_long = lease->expires_at == DT_NOEND ? "until its session ends" :
+		psprintf("for another %.3f seconds", seconds);
 
 	if (lease->owner == NULL)
 		return pstrdup("Nobody holds it.");
+	if (lease->session == SESSION_ENDED)
+		return pstrdup("Nobody holds it: the session ended that had it.");
 	if (!is_held(lease, now))
 		return is_claimed(lease, claim) ?
 			psprintf("It expired %.3f seconds ago.", seconds) :
 			psprintf("Nobody holds it: the lease of another one expired %.3f seconds ago.", seconds);
 	if (claim->owner != NULL && is_owner(lease, claim->owner))
-		return psprintf("That owner holds it with token " INT64_FORMAT " for another %.3f seconds.",
-						lease->token, seconds);
+		return psprintf("That owner holds it with token " INT64_FORMAT " %s.",
+						lease->token, how_long);
 	if (may_act(lease) && has_privs_of_role(GetOuterUserId(), lease->holder))
-		return psprintf("Owner \"%s\" holds it with token " INT64_FORMAT " for another %.3f seconds.",
-						text_to_cstring(lease->owner), lease->token, seconds);
-	return psprintf("Another owner holds it for another %.3f seconds.", seconds);
+		return psprintf("Owner \"%s\" holds it with token " INT64_FORMAT " %s.",
+						text_to_cstring(lease->owner), lease->token, how_long);
+	return psprintf("Another owner holds it %s.", how_long);
 }
 
 /* Find a lease that explains why the claimed one is not held; NULL if there is none. */

@@ -8,6 +8,8 @@
 #ifndef LEASE_LOCK_LEASE_H
 #define LEASE_LOCK_LEASE_H
 
+#include "nodes/pg_list.h"
+
 #include "rules/rules.h"
 #include "store/store.h"
 
@@ -19,8 +21,25 @@ extern const LeaseRow *begin_action(LeaseStore *store, const text *resource, con
 extern bool release_lease(const text *resource, const Claim *claim);
 extern int64 release_all_leases(const text *owner);
 
+/* own.c: all leases of an owner */
+typedef struct OwnLease
+{
+	text	   *resource;
+	int64		token;
+} OwnLease;
+
+extern List *find_own_leases(LeaseStore *store, const text *owner);
+
 /* renew.c */
 extern bool renew_lease(const text *resource, int64 ttl, const Claim *claim);
+extern bool renew_leases(text **resources, int nresources, int64 ttl, const text *owner);
+extern int64 renew_all_leases(int64 ttl, const text *owner);
+
+/* downgrade.c */
+extern bool downgrade_lease(const text *resource, const text *owner, int64 *token);
+
+/* payload.c */
+extern bool set_payload(const text *resource, const text *owner, Datum payload);
 
 /* transfer.c */
 extern bool transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token);

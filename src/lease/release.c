@@ -13,7 +13,6 @@
 #include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/compat.h"
-#include "base/privileges.h"
 #include "grant/durability.h"
 #include "lease/lease.h"
 #include "monitor/events.h"
@@ -83,40 +82,6 @@ release_lease(const text *resource, const Claim *claim)
 	return released;
 }
 
-/* A lease of an owner, as a scan of the table found it. */
-typedef struct FoundLease
-{
-	text	   *resource;
-	int64		token;
-} FoundLease;
-
-/* StoreFilter: leases of an owner that the caller may act on. */
-static bool
-is_own(const Lease *lease, const void *owner)
-{
-	return is_owner(lease, owner) && may_act(lease);
-}
-
-static List *
-find_own_leases(LeaseStore *store, const text *owner)
-{
-	StoreScan  *scan = store_scan(store, is_own, owner);
-	List	   *found = NIL;
-	ItemPointerData tid;
-	Lease		lease;
-
-	while (store_next(scan, &lease, &tid))
-	{
-		FoundLease *own = palloc(sizeof(FoundLease));
-
-		own->resource = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(lease.resource));
-		own->token = lease.token;
-		found = lappend(found, own);
-	}
-	store_end_scan(scan);
-	return found;
-}
-
 /*
  * Release everything that this owner took; returns how many leases.
  *
@@ -139,7 +104,7 @@ release_all_leases(const text *owner)
 	durable_release_begins();
 	foreach(cell, own_leases)
 	{
-		const FoundLease *own = lfirst(cell);
+		const OwnLease *own = lfirst(cell);
 		Claim		claim = {.owner = owner, .token = &own->token};
 
 		if (release(store, own->resource, &claim, RELEASE_ALL_HOLDS))

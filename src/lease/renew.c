@@ -7,7 +7,10 @@
  */
 #include "postgres.h"
 
+#include "utils/memutils.h"
+
 #include "base/compat.h"
+#include "base/subxact.h"
 #include "grant/durability.h"
 #include "lease/lease.h"
 #include "monitor/events.h"
@@ -40,5 +43,78 @@ renew_lease(const text *resource, int64 ttl, const Claim *claim)
 	if (row != NULL)
 		unlock_resource(resource);
 	store_close(store);
+	return renewed;
+}
+
+/* Several leases of an owner that are renewed together. */
+typedef struct RenewAll
+{
+	text	  **resources;
+	int			nresources;
+	int64		ttl;
+	Claim		claim;
+	bool		renewed;
+} RenewAll;
+
+/* SubtransactionWork: renew one after the other, until one is not held. */
+static bool
+renew_each(void *arg)
+{
+	RenewAll   *all = arg;
+
+	all->renewed = true;
+	for (int i = 0; i < all->nresources && all->renewed; i++)
+		all->renewed = renew_lease(all->resources[i], all->ttl, &all->claim);
+	return all->renewed;
+}
+
+/*
+ * Extend the leases of an owner on all of these resources; on none, and false,
+ * if one of them is not held. The resources come in the order in which everybody
+ * takes them.
+ */
+bool
+renew_leases(text **resources, int nresources, int64 ttl, const text *owner)
+{
+	RenewAll	all = {
+		.resources = resources,
+		.nresources = nresources,
+		.ttl = ttl,
+		.claim = {.owner = owner}
+	};
+	ErrorData  *error = run_subtransaction(renew_each, &all);
+
+	if (error != NULL)
+		ReThrowError(error);
+	return all.renewed;
+}
+
+/*
+ * Extend every lease that this owner holds; returns how many. Reads the whole
+ * table, and passes over what release_all_leases() passes over.
+ */
+int64
+renew_all_leases(int64 ttl, const text *owner)
+{
+	LeaseStore *store = store_open(RowExclusiveLock);
+	List	   *own_leases = find_own_leases(store, owner);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lease renewal", ALLOCSET_SMALL_SIZES);
+	MemoryContext caller_context = MemoryContextSwitchTo(context);
+	int64		renewed = 0;
+	ListCell   *cell;
+
+	store_close(store);
+	foreach(cell, own_leases)
+	{
+		const OwnLease *own = lfirst(cell);
+		Claim		claim = {.owner = owner, .token = &own->token};
+
+		if (renew_lease(own->resource, ttl, &claim))
+			renewed++;
+		MemoryContextReset(context);
+	}
+
+	MemoryContextSwitchTo(caller_context);
+	MemoryContextDelete(context);
 	return renewed;
 }

@@ -34,6 +34,18 @@ require_no_other_lease(const LeaseRows *rows, const text *owner, TimestampTz now
 	}
 }
 
+/* The new owner would depend on a session that it knows nothing of. */
+static void
+require_no_session(const Lease *lease)
+{
+	if (lease->session_pid != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("lease on \"%s\" cannot be transferred", text_to_cstring(lease->resource)),
+				 errdetail("It ends with the session that acquired it."),
+				 errhint("Release it, or acquire it without session => true.")));
+}
+
 static void
 write_transfer(LeaseStore *store, const LeaseRow *row, text *new_owner, int64 token, TimestampTz now)
 {
@@ -73,6 +85,7 @@ transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
 	if (held)
 	{
 		store_look(store, resource, &all);
+		require_no_session(&row->lease);
 		if (to_another)
 			require_no_other_lease(&all, new_owner, now);
 		*token = store_next_token(store, last_token(&all));

@@ -28,6 +28,7 @@
 #include "monitor/events.h"
 #include "monitor/printable.h"
 #include "monitor/stats.h"
+#include "monitor/watches.h"
 
 typedef enum LogEvents
 {
@@ -98,6 +99,14 @@ ms_late(const Lease *lease, TimestampTz time)
 static void
 log_takeover(const Lease *granted, const Lease *former)
 {
+	if (former->session == SESSION_ENDED)
+	{
+		log_line(psprintf("lease on %s taken over by %s from %s, whose session ended, token " INT64_FORMAT
+						  " after " INT64_FORMAT,
+						  quote_name(granted->resource), owner_and_role(granted), owner_and_role(former),
+						  granted->token, former->token));
+		return;
+	}
 	log_line(psprintf("lease on %s taken over by %s from %s %.3f ms after it expired, token " INT64_FORMAT
 					  " after " INT64_FORMAT,
 					  quote_name(granted->resource), owner_and_role(granted), owner_and_role(former),
@@ -111,6 +120,7 @@ note_grant(const Lease *granted, const Lease *former)
 	stats_count(STATS_GRANTED);
 	if (former != NULL)
 		stats_count(STATS_TAKEOVERS);
+	tell_watchers(former != NULL ? EVENT_TAKEN_OVER : EVENT_GRANTED, granted);
 
 	if (former != NULL && log_events >= LOG_EVENTS_TAKEOVER)
 		log_takeover(granted, former);
@@ -124,6 +134,7 @@ void
 note_renewal(const Lease *renewed)
 {
 	stats_count(STATS_RENEWALS);
+	tell_watchers(EVENT_RENEWED, renewed);
 	if (log_events >= LOG_EVENTS_ALL)
 		log_line(psprintf("lease on %s renewed by %s until %s, token " INT64_FORMAT,
 						  quote_name(renewed->resource), owner_and_role(renewed),
@@ -137,7 +148,11 @@ note_release(const Lease *released)
 	double		late = ms_late(released, clock_now());
 
 	stats_count(STATS_RELEASES);
-	if (log_events >= LOG_EVENTS_ALL)
+	tell_watchers(EVENT_RELEASED, released);
+	if (log_events >= LOG_EVENTS_ALL && released->expires_at == DT_NOEND)
+		log_line(psprintf("lease on %s released by %s, token " INT64_FORMAT,
+						  quote_name(released->resource), owner_and_role(released), released->token));
+	else if (log_events >= LOG_EVENTS_ALL)
 		log_line(psprintf("lease on %s released by %s %.3f ms %s it expired, token " INT64_FORMAT,
 						  quote_name(released->resource), owner_and_role(released),
 						  fabs(late), late < 0 ? "before" : "after", released->token));
@@ -147,10 +162,22 @@ note_release(const Lease *released)
 void
 note_transfer(const Lease *transferred, const Lease *former)
 {
+	tell_watchers(EVENT_TRANSFERRED, transferred);
 	if (log_events >= LOG_EVENTS_ALL)
 		log_line(psprintf("lease on %s handed over to %s from %s, token " INT64_FORMAT " after " INT64_FORMAT,
 						  quote_name(transferred->resource), owner_and_role(transferred),
 						  owner_and_role(former), transferred->token, former->token));
+}
+
+/* Called with the leases after and before. */
+void
+note_downgrade(const Lease *shared, const Lease *exclusive)
+{
+	tell_watchers(EVENT_DOWNGRADED, shared);
+	if (log_events >= LOG_EVENTS_ALL)
+		log_line(psprintf("lease on %s downgraded to shared by %s, token " INT64_FORMAT " after " INT64_FORMAT,
+						  quote_name(shared->resource), owner_and_role(shared),
+						  shared->token, exclusive->token));
 }
 
 /*
@@ -161,6 +188,7 @@ void
 note_break(const Lease *broken)
 {
 	stats_count(STATS_BREAKS);
+	tell_watchers(EVENT_BROKEN, broken);
 	if (log_events >= LOG_EVENTS_TAKEOVER)
 		log_line(psprintf("lease on %s of %s broken by role %s, token " INT64_FORMAT,
 						  quote_name(broken->resource),

@@ -81,7 +81,10 @@ extern bool purge_has(TransactionId xid);
 extern bool purge_is_brief(TransactionId xid, PurgePatience *patience);
 extern void purge_note_grant(void);
 
-/* worker.c: the background workers */
+/* expired.c: telling of leases that ended by themselves */
+extern void tell_expired(TimestampTz after, TimestampTz until);
+
+/* worker.c: who does it every now and then */
 extern void worker_init(void);
 
 #endif							/* LEASE_LOCK_PURGE_H */

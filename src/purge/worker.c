@@ -87,6 +87,8 @@ typedef struct VisitOrder
 	uint64		visit;
 	Oid			database;
 	BlockNumber first_block;
+	TimestampTz told_until;		/* what expired since is to be told, */
+	TimestampTz tell_until;		/* if it did by then */
 } VisitOrder;
 
 StaticAssertDecl(sizeof(VisitOrder) <= BGW_EXTRALEN, "an order has to fit into bgw_extra");
@@ -101,7 +103,8 @@ typedef struct Database
 	int64		visited_at;		/* begin of that round, monotonic clock */
 	VisitResult result;
 	BlockNumber next_block;
-	int			deaths;			/* workers in sequence that ended without a report */
+	int			deaths;			/* of workers, one after the other */
+	TimestampTz told_until;		/* what expired by then has been told to who watches; 0: nothing */
 	char		message[VISIT_MESSAGE_SIZE];	/* last error; empty: none */
 } Database;
 
@@ -304,12 +307,17 @@ purge_as_owner(BlockNumber first_block)
  * sessions.
  */
 static PurgeBatch
-visit(BlockNumber first_block)
+visit(const VisitOrder *order)
 {
-	PurgeBatch	batch = {.result = VISIT_UNFINISHED, .next_block = first_block};
+	PurgeBatch	batch = {.result = VISIT_UNFINISHED, .next_block = order->first_block};
 	int64		begun_at = clock_monotonic();
 
-	report_progress(first_block, first_block);
+	report_progress(order->first_block, order->first_block);
+	begin_transaction();
+	if (may_stay())
+		tell_expired(order->told_until, order->tell_until);
+	end_transaction();
+
 	for (;;)
 	{
 		int64		batch_begun_at = clock_monotonic();
@@ -403,7 +411,7 @@ lease_purge_worker_main(Datum arg)
 	context = CurrentMemoryContext;
 	PG_TRY();
 	{
-		PurgeBatch	last = visit(order.first_block);
+		PurgeBatch	last = visit(&order);
 
 		if (report->visit == order.visit)
 		{
@@ -573,10 +581,16 @@ wait_for_worker(BackgroundWorkerHandle *worker)
 }
 
 static bool
-start_worker(const Database *database, BackgroundWorkerHandle **handle)
+start_worker(const Database *database, TimestampTz tell_until, BackgroundWorkerHandle **handle)
 {
 	VisitReport *report = &purge_state->report;
-	VisitOrder	order = {++current_visit, database->oid, database->next_block};
+	VisitOrder	order = {
+		.visit = ++current_visit,
+		.database = database->oid,
+		.first_block = database->next_block,
+		.told_until = database->told_until,
+		.tell_until = tell_until
+	};
 	BackgroundWorker worker;
 
 	report->visit = order.visit;
@@ -587,6 +601,8 @@ start_worker(const Database *database, BackgroundWorkerHandle **handle)
 	worker.bgw_flags |= BGWORKER_INTERRUPTIBLE;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	worker.bgw_notify_pid = MyProcPid;
+	if (order.told_until == 0)
+		order.told_until = order.tell_until - purge_interval * INT64CONST(1000);
 	memcpy(worker.bgw_extra, &order, sizeof(order));
 	return RegisterDynamicBackgroundWorker(&worker, handle);
 }
@@ -630,6 +646,7 @@ visit_database(Database *database)
 {
 	VisitReport *report = &purge_state->report;
 	BackgroundWorkerHandle *worker;
+	TimestampTz tell_until;
 
 	database->visited = true;
 	database->visited_at = round_begun_at;
@@ -637,7 +654,8 @@ visit_database(Database *database)
 	if (!may_enter(database->oid))
 		return;
 
-	if (!start_worker(database, &worker))
+	tell_until = clock_now();
+	if (!start_worker(database, tell_until, &worker))
 	{
 		if (!no_slot)
 			ereport(WARNING,
@@ -653,6 +671,8 @@ visit_database(Database *database)
 	pfree(worker);
 
 	database->result = report->result;
+	if (report->result == VISIT_DONE || report->result == VISIT_UNFINISHED)
+		database->told_until = tell_until;
 	database->next_block = report->result == VISIT_DONE ? 0 : report->next_block;
 	database->deaths = report->result == VISIT_DIED ? database->deaths + 1 : 0;
 	tell_outcome(database, report);

@@ -24,14 +24,16 @@ is_owner(const Lease *lease, const text *owner)
 bool
 is_held(const Lease *lease, TimestampTz now)
 {
-	return lease->owner != NULL && lease->expires_at > now;
+	return lease->owner != NULL && lease->session != SESSION_ENDED && lease->expires_at > now;
 }
 
 /* From when on can another owner have the lease, if nothing changes? */
 TimestampTz
 free_from(const Lease *lease)
 {
-	return lease->expires_at + lease->lock_delay;
+	if (lease->session == SESSION_ENDED)
+		return DT_NOBEGIN;
+	return lease->expires_at == DT_NOEND ? DT_NOEND : lease->expires_at + lease->lock_delay;
 }
 
 bool
@@ -68,6 +70,8 @@ make_tombstone(Lease *lease, TimestampTz free_at)
 	lease->lock_delay = 0;
 	lease->hold_until = DT_NOBEGIN;
 	lease->payload = (Datum) 0;
+	lease->session_pid = 0;
+	lease->session = SESSION_NONE;
 }
 
 /*
@@ -122,14 +126,18 @@ refuse_until(TimestampTz until, const LeaseRow *blocker)
 	return (Decision) {.verdict = VERDICT_REFUSE, .until = until, .blocker = blocker};
 }
 
-/* The owner holds a lease already. Grant it once more if the request is reentrant. */
+/*
+ * The owner holds a lease already: it may have it once more, if it asked for
+ * that. One that is to end with this session must do so already.
+ */
 static Decision
 decide_own(const LeaseRow *own, const LeaseRequest *request)
 {
 	Decision	decision = refuse_until(free_from(&own->lease), own);
 
 	decision.own_lease = true;
-	if (request->reentrant && own->lease.mode == request->mode)
+	if (request->if_own != IF_OWN_REFUSE && own->lease.mode == request->mode &&
+		(!request->session || own->lease.session == SESSION_MINE))
 	{
 		decision.verdict = VERDICT_OWN;
 		decision.target = own;
@@ -266,9 +274,9 @@ offer_row(Seats *seats, const LeaseRow *row, const LeaseRequest *request)
 	}
 }
 
-/* The lowest slot above 0 that has no row. Rows come in descending order of slots. */
-static int
-lowest_unused(const LeaseRows *rows)
+/* The lowest slot above 0 that has no row; rows come with descending slots. */
+int
+unused_slot(const LeaseRows *rows)
 {
 	int			slot = EXCLUSIVE_SLOT + 1;
 
@@ -285,7 +293,7 @@ lowest_unused(const LeaseRows *rows)
 static Seats
 look_at_seats(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
 {
-	Seats		seats = {.first_free_at = DT_NOEND, .unused = lowest_unused(rows)};
+	Seats		seats = {.first_free_at = DT_NOEND, .unused = unused_slot(rows)};
 
 	for (int i = 0; i < rows->count; i++)
 	{
@@ -410,6 +418,24 @@ takes_over(const LeaseRequest *request, const LeaseRow *row)
 {
 	return row->lease.owner != NULL &&
 		(request->mode == MODE_EXCLUSIVE || row->lease.slot == EXCLUSIVE_SLOT);
+}
+
+/*
+ * A row of a shared lease or permit that nobody is using, to be written again;
+ * NULL if there is none. The resource is held exclusively, so nobody shares it.
+ */
+const LeaseRow *
+free_seat(const LeaseRows *rows, TimestampTz now)
+{
+	for (int i = 0; i < rows->count; i++)
+	{
+		const LeaseRow *row = &rows->row[i];
+
+		if (row->lease.slot != EXCLUSIVE_SLOT && !obstacle_in(row, now).exists &&
+			!TransactionIdIsValid(write_waits_for(row)))
+			return row;
+	}
+	return NULL;
 }
 
 /* --- What may be done to a lease ----------------------------------------- */

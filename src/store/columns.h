@@ -25,6 +25,7 @@ enum
 	Anum_holds,
 	Anum_lock_delay,
 	Anum_hold_until,
+	Anum_session_pid,
 	Anum_payload,
 	Natts_lease_lock = Anum_payload
 };

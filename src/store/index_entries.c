@@ -72,7 +72,7 @@ close_indexes(IndexWriter *writer)
 
 /* Write entries without waiting. A conflicting entry is an error. */
 static void
-insert_entries(IndexWriter *writer, TupleTableSlot *row, bits32 flags)
+insert_entries(IndexWriter *writer, TupleTableSlot *row, uint32 flags)
 {
 	bool		conflict = false;
 	List	   *conflicts = ExecInsertIndexTuples(writer->target, writer->estate, flags | EIIT_NO_DUPE_ERROR,

@@ -26,6 +26,7 @@
 #include "base/race.h"
 #include "rules/rules.h"
 #include "store/columns.h"
+#include "store/session_lock.h"
 
 /* Make the write visible to the next call, even in the same statement. */
 static void
@@ -101,6 +102,9 @@ store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 
 	/* The key must be identical, varlena header included, for a HOT update. */
 	row->tts_values[Anum_resource - 1] = PointerGetDatum(old->lease.resource);
+
+	if (old->lease.session == SESSION_MINE && (lease->owner == NULL || lease->token != old->lease.token))
+		session_lock_end(old->lease.token);
 
 	RACE_POINT("before an update");
 	result = table_tuple_update(store->table, &tid, row, GetCurrentCommandId(true), 0,

@@ -44,6 +44,7 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "store/session_lock.h"
 #include "wait/turns.h"
 
 /* A lease that the current transaction changed. */
@@ -71,6 +72,7 @@ static bool has_more_changes = false;
 
 bool		turn_was_refused = false;
 
+static void tell_session_ended(const text *resource);
 static void wake_after_transaction(XactEvent event, void *arg);
 static void wake_after_subtransaction(SubXactEvent event, SubTransactionId subid,
 									  SubTransactionId parent, void *arg);
@@ -87,6 +89,7 @@ turns_init(void)
 							GUC_UNIT_MS,
 							NULL, NULL, NULL);
 
+	session_lease_ended = tell_session_ended;
 	RegisterXactCallback(wake_after_transaction, NULL);
 	RegisterSubXactCallback(wake_after_subtransaction, NULL);
 }
@@ -411,7 +414,18 @@ wake_after_transaction(XactEvent event, void *arg)
 	}
 }
 
-/* A rollback to a savepoint restores the leases at once, although the transaction goes on. */
+/*
+ * A lease ended because this session ends. There is no transaction whose end
+ * would tell its waiters.
+ */
+static void
+tell_session_ended(const text *resource)
+{
+	wait_note_change(resource, DT_NOBEGIN);
+	wake_waiters(true);
+}
+
+/* What a subtransaction changed is as it was, although its parent goes on. */
 static void
 wake_after_subtransaction(SubXactEvent event, SubTransactionId subid,
 						  SubTransactionId parent, void *arg)

@@ -38,26 +38,26 @@ SET ROLE regress_lease_ann;
 SELECT granted, blocked_by, blocked_for > '50 minutes' AS blocked_for FROM lease_request('door', '1 hour', 'bob');
 SELECT granted, blocked_by, blocked_for > '50 minutes' AS blocked_for FROM lease_request('s', '1 hour', 'bob');
 -- the owner's name alone does not make it one's own
-SELECT granted, blocked_by FROM lease_request('door', '1 hour', 'ann', reentrant => true);
-SELECT granted, blocked_by FROM lease_request('s', '1 hour', 'ann', mode => 'shared', reentrant => true);
+SELECT granted, blocked_by FROM lease_request('door', '1 hour', 'ann', if_own => 'count');
+SELECT granted, blocked_by FROM lease_request('s', '1 hour', 'ann', mode => 'shared', if_own => 'count');
 RESET ROLE;
 DROP ROLE regress_lease_ann;
 
--- reentrant: granted again to its owner in the same mode, with the same token, to be released as often
+-- counted: granted again to its owner in the same mode, with the same token, to be released as often
 TRUNCATE lease_lock;
 CREATE FUNCTION twice(m text, p int) RETURNS TABLE (first boolean, refused boolean, again boolean, same_token boolean, extended boolean, other_owner boolean) LANGUAGE plpgsql AS $$
 DECLARE
 	a record;
 	b record;
 BEGIN
-	SELECT * INTO a FROM lease_request(m, '1 hour', 'ann', mode => m, permits => p, reentrant => true);
+	SELECT * INTO a FROM lease_request(m, '1 hour', 'ann', mode => m, permits => p, if_own => 'count');
 	first := a.granted;
 	refused := NOT (lease_request(m, '1 hour', 'ann', mode => m, permits => p)).granted;
-	SELECT * INTO b FROM lease_request(m, '2 hours', 'ann', mode => m, permits => p, reentrant => true);
+	SELECT * INTO b FROM lease_request(m, '2 hours', 'ann', mode => m, permits => p, if_own => 'count');
 	again := b.granted;
 	same_token := b.token = a.token AND a.token = lease_token(m, 'ann');
 	extended := b.expires_at > a.expires_at + interval '50 minutes';
-	other_owner := (lease_request(m, '1 hour', 'bob', reentrant => true)).granted;
+	other_owner := (lease_request(m, '1 hour', 'bob', if_own => 'count')).granted;
 	RETURN NEXT;
 END $$;
 SELECT m, t.* FROM unnest(ARRAY['exclusive', 'shared', 'permit'], ARRAY[NULL, NULL, 1]) AS a(m, p), twice(m, p) AS t;
@@ -65,43 +65,43 @@ SELECT resource, owner, mode, holds FROM lease_status ORDER BY resource;
 SELECT m, lease_release(m, 'ann') AS first, lease_token(m, 'ann') IS NOT NULL AS still_held, lease_release(m, 'ann') AS second, lease_token(m, 'ann') IS NULL AS gone, lease_release(m, 'ann') AS third
 FROM unnest(ARRAY['exclusive', 'shared', 'permit']) AS m;
 -- it does not shorten the lease
-SELECT granted FROM lease_request('door', '2 hours', 'ann', reentrant => true);
-SELECT expires_at > clock_timestamp() + interval '1 hour' AS not_shortened FROM lease_request('door', '1 second', 'ann', reentrant => true);
+SELECT granted FROM lease_request('door', '2 hours', 'ann', if_own => 'count');
+SELECT expires_at > clock_timestamp() + interval '1 hour' AS not_shortened FROM lease_request('door', '1 second', 'ann', if_own => 'count');
 -- not in another mode
-SELECT granted, blocked_by FROM lease_request('door', '1 hour', 'ann', mode => 'shared', reentrant => true);
-SELECT granted, blocked_by FROM lease_request('door', '1 hour', 'ann', mode => 'permit', permits => 5, reentrant => true);
+SELECT granted, blocked_by FROM lease_request('door', '1 hour', 'ann', mode => 'shared', if_own => 'count');
+SELECT granted, blocked_by FROM lease_request('door', '1 hour', 'ann', mode => 'permit', permits => 5, if_own => 'count');
 SELECT lease_acquire_shared('hall', '1 hour', 'ann');
-SELECT granted, blocked_by FROM lease_request('hall', '1 hour', 'ann', reentrant => true);
-SELECT granted, blocked_by FROM lease_request('hall', '1 hour', 'ann', mode => 'permit', permits => 5, reentrant => true);
+SELECT granted, blocked_by FROM lease_request('hall', '1 hour', 'ann', if_own => 'count');
+SELECT granted, blocked_by FROM lease_request('hall', '1 hour', 'ann', mode => 'permit', permits => 5, if_own => 'count');
 -- a lease that was acquired by other means counts as once; release_all and a transfer forget how often
-SELECT lease_acquire('once', '1 hour', 'ann'), granted FROM lease_request('once', '1 hour', 'ann', reentrant => true);
+SELECT lease_acquire('once', '1 hour', 'ann'), granted FROM lease_request('once', '1 hour', 'ann', if_own => 'count');
 SELECT holds FROM lease_status WHERE resource = 'once';
 SELECT lease_release_all('ann');
-SELECT granted FROM lease_request('once', '1 hour', 'ann', reentrant => true) UNION ALL SELECT granted FROM lease_request('once', '1 hour', 'ann', reentrant => true);
+SELECT granted FROM lease_request('once', '1 hour', 'ann', if_own => 'count') UNION ALL SELECT granted FROM lease_request('once', '1 hour', 'ann', if_own => 'count');
 SELECT holds, lease_transfer('once', 'ann', 'bob') IS NOT NULL AS transferred FROM lease_status WHERE resource = 'once';
 SELECT holds FROM lease_status WHERE resource = 'once';
 SELECT lease_release('once', 'bob'), lease_release('once', 'bob');
 -- once it has expired there is nothing to come back to: it begins again, and one release ends what expired
-SELECT granted FROM lease_request('exp', '1 hour', 'ann', reentrant => true) UNION ALL SELECT granted FROM lease_request('exp', '1 hour', 'ann', reentrant => true);
+SELECT granted FROM lease_request('exp', '1 hour', 'ann', if_own => 'count') UNION ALL SELECT granted FROM lease_request('exp', '1 hour', 'ann', if_own => 'count');
 SELECT token AS before FROM lease_status WHERE resource = 'exp' \gset
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'exp';
-SELECT granted, token > :before AS new_token FROM lease_request('exp', '1 hour', 'ann', reentrant => true);
+SELECT granted, token > :before AS new_token FROM lease_request('exp', '1 hour', 'ann', if_own => 'count');
 SELECT holds FROM lease_status WHERE resource = 'exp';
 UPDATE lease_lock SET holds = 5, expires_at = now() - interval '1 second' WHERE resource = 'exp';
 SELECT lease_release('exp', 'ann'), lease_release('exp', 'ann');
 -- undone with its savepoint
 BEGIN;
-SELECT granted FROM lease_request('sp', '1 hour', 'ann', reentrant => true);
+SELECT granted FROM lease_request('sp', '1 hour', 'ann', if_own => 'count');
 SAVEPOINT s;
-SELECT granted FROM lease_request('sp', '1 hour', 'ann', reentrant => true);
+SELECT granted FROM lease_request('sp', '1 hour', 'ann', if_own => 'count');
 ROLLBACK TO s;
 SELECT lease_release('sp', 'ann'), lease_token('sp', 'ann') IS NULL AS gone;
 COMMIT;
 -- too often
-SELECT granted FROM lease_request('often', '1 hour', 'ann', reentrant => true);
+SELECT granted FROM lease_request('often', '1 hour', 'ann', if_own => 'count');
 UPDATE lease_lock SET holds = 2147483647 WHERE resource = 'often';
 \pset expanded on
-SELECT * FROM error_of($$ SELECT lease_request('often', '1 hour', 'ann', reentrant => true) $$);
+SELECT * FROM error_of($$ SELECT lease_request('often', '1 hour', 'ann', if_own => 'count') $$);
 \pset expanded off
 
 -- min_hold: a release before keeps the lease until then, whoever asks; a release after does not
@@ -109,7 +109,7 @@ TRUNCATE lease_lock;
 SELECT granted FROM lease_request('job', '1 hour', 'ann', min_hold => '30 minutes');
 SELECT lease_release('job', 'ann'), lease_release('job', 'ann') AS again, lease_token('job', 'ann');
 SELECT owner, state, expires_in BETWEEN '29 minutes' AND '30 minutes' AS kept, free_at = expires_at AS free_at, payload FROM lease_status WHERE resource = 'job';
-SELECT granted, blocked_by, blocked_for BETWEEN '29 minutes' AND '30 minutes' AS blocked_for FROM lease_request('job', '1 hour', 'ann', reentrant => true);
+SELECT granted, blocked_by, blocked_for BETWEEN '29 minutes' AND '30 minutes' AS blocked_for FROM lease_request('job', '1 hour', 'ann', if_own => 'count');
 SELECT lease_acquire('job', '1 hour', 'bob'), lease_acquire_shared('job', '1 hour', 'bob'), lease_acquire_permit('job', 9, '1 hour', 'bob'), lease_renew('job', '1 hour', 'ann');
 SET lease_lock.purge_after = 0;
 SELECT lease_purge();
@@ -145,7 +145,7 @@ SELECT granted FROM lease_request('slow', '1 hour', 'ann', lock_delay => '30 min
 UPDATE lease_lock SET expires_at = now() - interval '1 minute' WHERE resource = 'slow';
 SELECT owner, state, free_at - expires_at AS delay FROM lease_status WHERE resource = 'slow';
 SELECT granted, blocked_by, blocked_for BETWEEN '28 minutes' AND '29 minutes' AS blocked_for FROM lease_request('slow', '1 hour', 'bob');
-SELECT granted FROM lease_request('slow', '1 hour', 'ann', reentrant => true);
+SELECT granted FROM lease_request('slow', '1 hour', 'ann', if_own => 'count');
 SELECT lease_acquire_shared('slow', '1 hour', 'bob'), lease_acquire_all(ARRAY['slow', 'quick'], '1 hour', 'bob'), lease_acquire_any(ARRAY['slow'], '1 hour', 'bob'), lease_token('slow', 'ann'), lease_renew('slow', '1 hour', 'ann');
 SELECT lease_purge();
 UPDATE lease_lock SET expires_at = now() - interval '31 minutes' WHERE resource = 'slow';
@@ -174,7 +174,7 @@ SELECT lease_acquire('slow5', '1 hour', 'bob', '1 minute');
 SELECT granted_at >= :'free' AS not_before FROM lease_status WHERE resource = 'slow5';
 -- the longest there is
 SELECT granted FROM lease_request('longest', '100000 years', 'ann', lock_delay => '100000 years', min_hold => '100000 years');
-SELECT state, expires_in > '90000 years' AS expires_in, free_at > expires_at + interval '90000 years' AS free_at FROM lease_status WHERE resource = 'longest';
+SELECT state, expires_in > '90000 years' AS expires_in, expires_at, free_at FROM lease_status WHERE resource = 'longest';
 RESET lease_lock.purge_after;
 
 -- payload: kept with the lease, through renewals, until it is released; shown to those who may act for the holder
@@ -182,9 +182,9 @@ TRUNCATE lease_lock;
 SELECT granted FROM lease_request('note', '1 hour', 'ann', payload => '{"step": 1}');
 SELECT lease_renew('note', '2 hours', 'ann');
 SELECT payload FROM lease_status WHERE resource = 'note';
-SELECT granted FROM lease_request('note', '1 hour', 'ann', reentrant => true);
+SELECT granted FROM lease_request('note', '1 hour', 'ann', if_own => 'count');
 SELECT payload FROM lease_status WHERE resource = 'note';
-SELECT granted FROM lease_request('note', '1 hour', 'ann', reentrant => true, payload => '[2]');
+SELECT granted FROM lease_request('note', '1 hour', 'ann', if_own => 'count', payload => '[2]');
 SELECT payload, holds FROM lease_status WHERE resource = 'note';
 SELECT lease_transfer('note', 'ann', 'bob') > 0 AS transferred;
 SELECT owner, payload FROM lease_status WHERE resource = 'note';
@@ -238,7 +238,7 @@ SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', mode => 
 SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', mode => 'permit', permits => 32768) $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', permits => 3) $$);
 SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', mode => 'shared', permits => 3) $$);
-SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', reentrant => NULL) $$);
+SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', if_own => NULL) $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', min_hold => '-1 s') $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', min_hold => '61 minutes') $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', lock_delay => '-1 s') $$);

@@ -89,7 +89,7 @@ SELECT lease_break('nothing');
 UPDATE lease_lock SET expires_at = now() - interval '1 second';
 SELECT lease_break('s'), lease_break('x');
 -- however often it was acquired
-SELECT granted FROM lease_request('again', '1 hour', 'ann', reentrant => true) UNION ALL SELECT granted FROM lease_request('again', '1 hour', 'ann', reentrant => true);
+SELECT granted FROM lease_request('again', '1 hour', 'ann', if_own => 'count') UNION ALL SELECT granted FROM lease_request('again', '1 hour', 'ann', if_own => 'count');
 SELECT lease_break('again'), lease_acquire('again', '1 hour', 'bob'), lease_break('again');
 -- undone with its transaction
 SELECT lease_acquire_shared('undone', '1 hour', 'ann'), lease_acquire_shared('undone', '1 hour', 'bob');

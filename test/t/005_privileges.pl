@@ -237,12 +237,12 @@ is($node->safe_psql('generous', q{
 			CROSS JOIN LATERAL aclexplode(c.relacl) AS a
 		WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lease_lock') AND a.grantee = 0
 		GROUP BY c.relname ORDER BY c.relname}),
-	"lease_stats|SELECT\nlease_status|SELECT\nlease_waiters|SELECT", 'default privileges: everybody reads the views, and no more');
+	"lease_contenders|SELECT\nlease_stats|SELECT\nlease_status|SELECT\nlease_waiters|SELECT", 'default privileges: everybody reads the views, and no more');
 is($node->safe_psql('generous', q{
 		SELECT string_agg(p.proname, ' ' ORDER BY p.proname) FROM pg_depend AS d JOIN pg_proc AS p ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
 		WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lease_lock')
 			AND NOT has_function_privilege('public', p.oid, 'EXECUTE')}),
-	'lease_break lease_purge lease_stats_reset', 'default privileges: nor do they open a function');
+	'lease_break lease_new_era lease_purge lease_stats_reset lease_unwatch lease_watch', 'default privileges: nor do they open a function');
 is($node->safe_psql('generous', q{SELECT has_table_privilege('lease_lock', 'SELECT'), has_function_privilege('lease_break(text)', 'EXECUTE')}, extra_params => [ '-U', 'alice' ]),
 	't|t', 'default privileges: a role that is named has them');
 

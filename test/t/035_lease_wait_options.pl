@@ -25,13 +25,13 @@ is($session->query_safe(q{SELECT mode, owner, payload ->> 'n', token = lease_tok
 like($session->query_safe(q{CALL lease_wait('r', '1 hour', 'b', '1 s', NULL, NULL, NULL, mode => 'permit', permits => 2)}), qr/^t\|/, 'a second one');
 is($session->query_safe(q{CALL lease_wait('r', '1 hour', 'c', '100 ms', NULL, NULL, NULL, mode => 'permit', permits => 2)}), 'f||', 'the third is refused, after a wait');
 is($session->query_safe(q{SELECT lease_release('r', 'a')}), 't', 'one is released');
-like($session->query_safe(q{CALL lease_wait('r', '1 hour', 'b', '0', NULL, NULL, NULL, 'permit', 2, reentrant => true)}), qr/^t\|/, 'again to the same owner');
+like($session->query_safe(q{CALL lease_wait('r', '1 hour', 'b', '0', NULL, NULL, NULL, 'permit', 2, if_own => 'count')}), qr/^t\|/, 'again to the same owner');
 is($session->query_safe(q{SELECT holds FROM lease_status}), 2, 'counted');
 like($session->query_safe(q{CALL lease_wait('s', '1 hour', 'b', '0', NULL, NULL, NULL, 'shared', min_hold => '1 min', lock_delay => '2 min')}), qr/^t\|/, 'shared');
 is($session->query_safe(q{SELECT free_at - expires_at FROM lease_status WHERE resource = 's'}), '00:02:00', 'with a delay');
 session_fails($session, q{CALL lease_wait('r', '1 hour', 'c', '0', NULL, NULL, NULL, 'any')}, '22023', 'mode of the lease', 'an unknown mode');
 session_fails($session, q{CALL lease_wait('r', '1 hour', 'c', '0', NULL, NULL, NULL, 'shared', 3)}, '22023', 'goes with mode permit only', 'permits without their mode');
-session_fails($session, q{CALL lease_wait('r', '1 hour', 'c', '0', NULL, NULL, NULL, reentrant => NULL)}, '22004', 'reentrant', 'neither again nor not');
+session_fails($session, q{CALL lease_wait('r', '1 hour', 'c', '0', NULL, NULL, NULL, if_own => NULL)}, '22004', 'if_own', 'if_own is unknown');
 session_fails($session, q{BEGIN; CALL lease_wait('r', '1 hour', 'c', '0', NULL, NULL, NULL)}, '2D000', 'HINT:  ', 'in a transaction block');
 $session->query_safe('ROLLBACK');
 

@@ -136,7 +136,7 @@ is($node->safe_psql('postgres', q{
 		SELECT string_agg(DISTINCT proname, ' ' ORDER BY proname) FROM pg_proc AS p JOIN pg_depend AS d ON d.objid = p.oid AND d.deptype = 'e'
 		WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lease_lock') AND d.classid = 'pg_proc'::regclass
 			AND NOT has_function_privilege('public', p.oid, 'EXECUTE')}),
-	'lease_break lease_new_era lease_purge lease_stats_reset', 'what is not for everybody');
+	'lease_break lease_new_era lease_purge lease_stats_reset lease_unwatch lease_watch', 'what is not for everybody');
 
 # CALL cannot be in a transaction block.
 foreach my $role (@roles)
@@ -193,7 +193,7 @@ $node->safe_psql('postgres', q{
 		END LOOP;
 	END $$;
 	GRANT SELECT ON lease_status TO stats;
-	GRANT EXECUTE ON FUNCTION lease_stats(), lease_waiters(), lease_clock_difference() TO stats;
+	GRANT EXECUTE ON FUNCTION lease_stats(), lease_waiters(), lease_clock_difference(), lease_session_ended(bigint) TO stats;
 	GRANT SELECT ON lease_stats TO stats;
 });
 is(outcome('ordinary', $try{$_}), '!', "revoked: $_") foreach sort keys %try;

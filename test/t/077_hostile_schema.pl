@@ -136,6 +136,10 @@ my %call = (
 	lease_request => q{SELECT * FROM evil.lease_request('r', '1 hour', 'p'); SELECT * FROM evil.lease_request('q', '1 hour', 'o', payload => '{}', lock_delay => '1 s', min_hold => '1 s')},
 	lease_wait => q{CALL evil.lease_wait('w', '1 hour', 'o', '1 ms', NULL); CALL evil.lease_wait('w', '1 hour', 'o', '1 ms', NULL, NULL, NULL)},
 	lease_renew => q{SELECT evil.lease_renew('r', '1 hour', 'o'), evil.lease_renew('r', '1 hour', 'o', '1')},
+	lease_renew_all => q{SELECT evil.lease_renew_all('1 hour', 'o'), evil.lease_renew('{a,b}'::pg_catalog.text[], '1 hour', 'o')},
+	lease_set_payload => q{SELECT evil.lease_set_payload('r', 'o', '{}')},
+	lease_downgrade => q{SELECT evil.lease_acquire('d', '1 hour', 'o'), evil.lease_downgrade('d', 'o')},
+	lease_session_ended => q{SELECT evil.lease_session_ended('1'); SELECT * FROM evil.lease_request('e', NULL, 'o', session => 't')},
 	lease_token => q{SELECT evil.lease_token('r', 'o')},
 	lease_assert => q{SELECT evil.lease_assert('r', 'o'), evil.lease_assert('r', evil.lease_token('r', 'o'))},
 	lease_transfer => q{SELECT evil.lease_transfer('b', 'o', 'p')},
@@ -143,7 +147,7 @@ my %call = (
 	lease_guard => q{SET lease_lock.owner = 'o'; INSERT INTO pg_temp.t VALUES ('1', '0'); DELETE FROM pg_temp.t},
 	lease_unprotect => q{SELECT evil.lease_unprotect('pg_temp.t')},
 	lease_version => q{CREATE TRIGGER v BEFORE UPDATE ON pg_temp.t FOR EACH ROW EXECUTE FUNCTION evil.lease_version('v'); INSERT INTO pg_temp.t VALUES ('1', '0'); UPDATE pg_temp.t SET id = '2'},
-	lease_status => q{SELECT * FROM evil.lease_status},
+	lease_status => q{SELECT * FROM evil.lease_status; SELECT * FROM evil.lease_contenders},
 	lease_waiters => q{SELECT * FROM evil.lease_waiters; SELECT * FROM evil.lease_waiters()},
 	lease_stats => q{SELECT * FROM evil.lease_stats; SELECT * FROM evil.lease_stats()},
 	lease_clock_difference => q{SELECT evil.lease_clock_difference()},
@@ -151,10 +155,12 @@ my %call = (
 	lease_release => q{SELECT evil.lease_release('r', 'o'), evil.lease_release('s', 'o', '1')},
 	lease_release_all => q{SELECT evil.lease_release_all('o')});
 my @order = qw(lease_acquire lease_acquire_shared lease_acquire_permit lease_acquire_all lease_acquire_any lease_request lease_wait
-  lease_renew lease_token lease_assert lease_transfer lease_protect lease_guard lease_unprotect lease_version
+  lease_renew lease_renew_all lease_set_payload lease_downgrade lease_session_ended lease_token lease_assert lease_transfer lease_protect lease_guard lease_unprotect lease_version
   lease_status lease_waiters lease_stats lease_clock_difference lease_wait_graph lease_release lease_release_all);
 my %not_for_all = (
 	lease_new_era => q{SELECT evil.lease_new_era()},
+	lease_watch => q{SELECT evil.lease_watch('w', 'c'); SELECT * FROM evil.lease_watches; SELECT evil.lease_acquire('watched', '1 hour', 'o'), evil.lease_release('watched', 'o')},
+	lease_unwatch => q{SELECT evil.lease_unwatch('w', 'c')},
 	lease_break => q{SELECT evil.lease_break('c')},
 	lease_purge => q{SET lease_lock.purge_after = 0; SELECT evil.lease_purge()},
 	lease_stats_reset => q{SELECT evil.lease_stats_reset()});
@@ -178,8 +184,8 @@ foreach my $role ('postgres', 'monitor')
 }
 
 # The views name nothing of the schema but the extension's own.
-my $views = $node->safe_psql('trap', q{SET search_path = ''; SELECT pg_get_viewdef(v::regclass) FROM unnest('{evil.lease_status,evil.lease_waiters,evil.lease_stats}'::text[]) AS v});
-is(join(' ', sort $views =~ /evil\.[^ ;\n]+/g), 'evil.lease_clock_difference() evil.lease_lock evil.lease_stats() evil.lease_waiters()', 'the views name nothing else of the schema');
+my $views = $node->safe_psql('trap', q{SET search_path = ''; SELECT pg_get_viewdef(v::regclass) FROM unnest('{evil.lease_status,evil.lease_waiters,evil.lease_stats,evil.lease_contenders,evil.lease_watches}'::text[]) AS v});
+is(join(' ', sort $views =~ /evil\.\w+/g), 'evil.lease_clock_difference evil.lease_lock evil.lease_session_ended evil.lease_stats evil.lease_status evil.lease_waiters evil.lease_waiters evil.lease_watch', 'the views name nothing else of the schema');
 
 $node->stop;
 done_testing();

@@ -43,7 +43,7 @@ ALTER SEQUENCE lease_token_seq OWNED BY NONE;
 ALTER TABLE lease_lock SET (fillfactor = 60);
 CREATE INDEX lease_lock_next ON lease_lock (holder);
 DROP FUNCTION lease_wait_graph();
-DROP VIEW lease_status;
+DROP VIEW lease_contenders, lease_status;
 CREATE VIEW lease_status AS SELECT resource, owner, token, expires_at, 'next' AS version FROM lease_lock
 	WHERE owner IS NOT NULL;
 GRANT SELECT ON lease_status TO PUBLIC;

@@ -49,10 +49,10 @@ $node->safe_psql('postgres', q{
 		SELECT ceil(extract(epoch FROM t) / 3600)::int;
 	$$;
 
-	CREATE FUNCTION ask(r text, ttl interval, o text, wait interval, mode text, permits int, reentrant boolean,
+	CREATE FUNCTION ask(r text, ttl interval, o text, wait interval, mode text, permits int, if_own text,
 		min_hold interval, lock_delay interval, payload jsonb) RETURNS text LANGUAGE sql AS $$
 		SELECT concat_ws(',', granted, token, hours(expires_at - clock_timestamp()), blocked_by, hours(blocked_for))
-		FROM lease_request(r, ttl, o, wait, mode, permits, reentrant, min_hold, lock_delay, payload);
+		FROM lease_request(r, ttl, o, wait, mode, permits, if_own, min_hold, lock_delay, payload);
 	$$;
 
 	-- What is not free.

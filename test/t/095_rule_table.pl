@@ -207,7 +207,7 @@ $node->safe_psql('postgres', q{
 		wrong bigint;
 	BEGIN
 		SELECT CASE WHEN granted THEN 'yes' ELSE 'no' END INTO answer
-		FROM lease_request(r, '1 h', 'me', '0', mode, permits, reentrant);
+		FROM lease_request(r, '1 h', 'me', '0', mode, permits, CASE WHEN reentrant THEN 'count' ELSE 'refuse' END);
 		SELECT count(*) INTO wrong FROM lease_lock AS l
 		WHERE resource = r AND owner IS NOT NULL
 			AND (owner <> 'me' AND 'x' IN (l.mode, left(replace(ask.mode, 'exclusive', 'x'), 1))
@@ -314,7 +314,7 @@ compare("SELECT c || ':' || mode || '-' || coalesce(permits::text, '') || '-' ||
 my $refused = "SELECT count(*) FILTER (WHERE granted) AS granted
 	FROM (VALUES " . join(', ', map { my ($c, $q) = split /:/; $expected{$_} eq 'no' ? "($c, '$q')" : () } sort keys %expected) . ") AS refused (c, q)
 		JOIN (VALUES $asked) AS q (mode, permits, again) ON q = mode || '-' || coalesce(permits::text, '') || '-' || again,
-		lease_request(c::text, '1 h', 'me', '0', mode, permits, again = 1)";
+		lease_request(c::text, '1 h', 'me', '0', mode, permits, CASE again WHEN 1 THEN 'count' ELSE 'refuse' END)";
 $node->safe_psql('postgres', q{
 	CREATE FUNCTION rows() RETURNS text LANGUAGE sql AS $$
 		SELECT md5(string_agg(concat_ws(' ', resource, slot, ctid, xmin, xmax), ',' ORDER BY resource, slot)) FROM lease_lock

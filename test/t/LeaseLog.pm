@@ -102,7 +102,7 @@ BEGIN
 				ELSE lease_acquire_permit(r, permits, ttl, o, wait) END;
 		ELSE
 			SELECT q.granted, q.token INTO done, token
-				FROM lease_request(r, ttl, o, wait, mode, permits, reentrant => random() < 0.5,
+				FROM lease_request(r, ttl, o, wait, mode, permits, if_own => CASE WHEN random() < 0.5 THEN 'count' ELSE 'refuse' END,
 					min_hold => CASE WHEN random() < 0.2 THEN least(ttl, interval '2 ms') END,
 					lock_delay => CASE WHEN random() < 0.2 THEN interval '2 ms' END) AS q;
 			IF done THEN

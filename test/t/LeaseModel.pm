@@ -80,7 +80,7 @@ sub random_request
 	return {
 		mode => $mode,
 		permits => $mode eq 'permit' ? one_of(1, 2, 3) : undef,
-		reentrant => one_of('true', 'false'),
+		if_own => one_of('refuse', 'renew', 'count'),
 		min_hold => one_of(undef, $call->{ttl}, int($call->{ttl} / 2)) || undef,
 		lock_delay => one_of(undef, undef, 1, 3),
 		payload => one_of(undef, undef, '1', '2')
@@ -131,7 +131,7 @@ sub sql
 	if ($name eq 'request')
 	{
 		return "SELECT ask($resource, " . join(', ', hours($call->{ttl}), $owner, $call->{wait} // q{'0'},
-			"'$call->{mode}'", $call->{permits} // 'NULL', $call->{reentrant}, hours($call->{min_hold}),
+			"'$call->{mode}'", $call->{permits} // 'NULL', "'$call->{if_own}'", hours($call->{min_hold}),
 			hours($call->{lock_delay}), defined $call->{payload} ? "'$call->{payload}'" : 'NULL') . ')';
 	}
 	return "SELECT lease_renew($resource, " . hours($call->{ttl}) . ", $owner)" if $name eq 'renew';
@@ -377,8 +377,9 @@ sub try
 	my $own = held_by($call->{owner});
 
 	return grant($call) unless @blockers;
-	return unless $own && ($call->{reentrant} // '') eq 'true' && $own->{mode} eq $call->{mode};
+	return unless $own && ($call->{if_own} // 'refuse') ne 'refuse' && $own->{mode} eq $call->{mode};
 
+	return renew_as_requested($own, $call) if $call->{if_own} eq 'renew';
 	$own->{holds}++;
 	$own->{end} = max($own->{end}, $s->{now} + $call->{ttl});
 	$own->{hold} = max($own->{hold}, $s->{now} + $call->{min_hold}) if defined $call->{min_hold};
@@ -387,7 +388,20 @@ sub try
 	return $own;
 }
 
-# Release a lease. It may be kept for a while.
+# The lease goes on as it is asked for now; what is not given stays.
+sub renew_as_requested
+{
+	my ($own, $call) = @_;
+
+	$own->{end} = $s->{now} + $call->{ttl};
+	$own->{hold} = $s->{now} + $call->{min_hold} if defined $call->{min_hold};
+	$own->{delay} = $call->{lock_delay} if defined $call->{lock_delay};
+	$own->{payload} = $call->{payload} if defined $call->{payload};
+	$count->{'renewed by a request'}++;
+	return $own;
+}
+
+# Give a lease back: nobody has it, but it may be kept for a while.
 sub finish
 {
 	my ($lease, $free_at) = @_;

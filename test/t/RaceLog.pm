@@ -74,7 +74,7 @@ BEGIN
 	CASE what
 	WHEN 'get' THEN
 		SELECT q.granted, q.token, q.expires_at INTO ok, new_token, until
-		FROM lease_request(r, ttl, o, '0', mode, permits, again, keep, delay) AS q;
+		FROM lease_request(r, ttl, o, '0', mode, permits, CASE WHEN again THEN 'count' ELSE 'refuse' END, keep, delay) AS q;
 	WHEN 'release' THEN
 		ok := lease_release(r, o, was.token);
 	WHEN 'release_all' THEN

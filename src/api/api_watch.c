@@ -1,0 +1,111 @@
+/*-------------------------------------------------------------------------
+ *
+ * api_watch.c
+ *		The functions that set up and remove watches.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+
+#include "api/api.h"
+#include "base/compat.h"
+#include "monitor/watches.h"
+
+PG_FUNCTION_INFO_V1(lease_watch);
+PG_FUNCTION_INFO_V1(lease_unwatch);
+
+/* Get a prefix of names of resources from argument number argno. */
+static text *
+prefix_arg(FunctionCallInfo fcinfo, int argno)
+{
+	text	   *prefix = PG_ARGISNULL(argno) ? NULL : PG_GETARG_TEXT_PP(argno);
+
+	if (prefix == NULL || VARSIZE_ANY_EXHDR(prefix) > MAX_NAME_LENGTH)
+		ereport(ERROR,
+				(errcode(prefix == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
+				 prefix == NULL ? errmsg("prefix to watch must not be null") :
+				 errmsg("prefix to watch must not be longer than %d bytes", MAX_NAME_LENGTH),
+				 errhint("Give the beginning of the names of resources, or '' for all of them.")));
+	return prefix;
+}
+
+/* Get a channel for NOTIFY from argument number argno. */
+static text *
+channel_arg(FunctionCallInfo fcinfo, int argno)
+{
+	text	   *channel = PG_ARGISNULL(argno) ? NULL : PG_GETARG_TEXT_PP(argno);
+
+	if (channel == NULL || VARSIZE_ANY_EXHDR(channel) == 0 || VARSIZE_ANY_EXHDR(channel) >= NAMEDATALEN)
+		ereport(ERROR,
+				(errcode(channel == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
+				 channel == NULL ? errmsg("channel of a watch must not be null") :
+				 errmsg("channel of a watch is empty or too long: \"%s\"", text_to_cstring(channel)),
+				 errhint("Give the name that is listened to: 1 to %d bytes.", NAMEDATALEN - 1)));
+	return channel;
+}
+
+static uint32
+event_by_name(const char *name)
+{
+	for (int event = 0; event < NUM_EVENTS; event++)
+		if (strcmp(name, event_name(event)) == 0)
+			return EVENT_BIT(event);
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("event to watch is unknown: \"%s\"", name),
+			 errhint("The events are granted, taken_over, renewed, released, transferred, downgraded, broken, expired and wanted.")));
+}
+
+/* Get the events to tell from argument number argno. */
+static uint32
+events_arg(FunctionCallInfo fcinfo, int argno)
+{
+	uint32		events = 0;
+	Datum	   *names;
+	bool	   *isnull;
+	int			count;
+
+	if (PG_ARGISNULL(argno))
+		return DEFAULT_EVENTS;
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), TEXTOID, -1, false, TYPALIGN_INT, &names, &isnull, &count);
+	for (int i = 0; i < count; i++)
+		events |= event_by_name(isnull[i] ? "NULL" : TextDatumGetCString(names[i]));
+	if (events == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("there is no event to watch"),
+				 errhint("Give the names of events, or NULL for all but renewed.")));
+	return events;
+}
+
+/*
+ * lease_watch(prefix text, channel text, events text[]) returns void
+ */
+Datum
+lease_watch(PG_FUNCTION_ARGS)
+{
+	text	   *prefix = prefix_arg(fcinfo, 0);
+	text	   *channel = channel_arg(fcinfo, 1);
+	uint32		events = events_arg(fcinfo, 2);
+
+	require_writable("lease_watch()");
+	add_watch(prefix, channel, events);
+	PG_RETURN_VOID();
+}
+
+/*
+ * lease_unwatch(prefix text, channel text) returns boolean
+ */
+Datum
+lease_unwatch(PG_FUNCTION_ARGS)
+{
+	text	   *prefix = prefix_arg(fcinfo, 0);
+	text	   *channel = channel_arg(fcinfo, 1);
+
+	require_writable("lease_unwatch()");
+	PG_RETURN_BOOL(remove_watch(prefix, channel));
+}

@@ -1,0 +1,56 @@
+/*-------------------------------------------------------------------------
+ *
+ * own.c
+ *		Finding all leases of an owner.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/compat.h"
+#include "base/privileges.h"
+#include "lease/lease.h"
+
+/* StoreFilter: leases of an owner that the caller may act on. */
+static bool
+is_own(const Lease *lease, const void *owner)
+{
+	return is_owner(lease, owner) && may_act(lease);
+}
+
+/* For list_sort: by the bytes of the resource. */
+static int
+compare_resources(const ListCell *a, const ListCell *b)
+{
+	const text *x = ((const OwnLease *) lfirst(a))->resource;
+	const text *y = ((const OwnLease *) lfirst(b))->resource;
+	int			order = memcmp(VARDATA_ANY(x), VARDATA_ANY(y), Min(VARSIZE_ANY_EXHDR(x), VARSIZE_ANY_EXHDR(y)));
+
+	return order != 0 ? order : (int) VARSIZE_ANY_EXHDR(x) - (int) VARSIZE_ANY_EXHDR(y);
+}
+
+/*
+ * List the leases of an owner that the caller may act on, released ones
+ * excepted. Callers who work through the list of the same owner take the
+ * same order, so they do not wait for each other in a circle.
+ */
+List *
+find_own_leases(LeaseStore *store, const text *owner)
+{
+	StoreScan  *scan = store_scan(store, is_own, owner);
+	List	   *found = NIL;
+	ItemPointerData tid;
+	Lease		lease;
+
+	while (store_next(scan, &lease, &tid))
+	{
+		OwnLease   *own = palloc(sizeof(OwnLease));
+
+		own->resource = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(lease.resource));
+		own->token = lease.token;
+		found = lappend(found, own);
+	}
+	store_end_scan(scan);
+	list_sort(found, compare_resources);
+	return found;
+}

@@ -1,0 +1,277 @@
+/*-------------------------------------------------------------------------
+ *
+ * watches.c
+ *		Channels that are notified of what happens to leases.
+ *
+ * Events are collected while the transaction runs. Those of a savepoint that
+ * is rolled back are forgotten with it; the rest is handed to NOTIFY just
+ * before the commit, which puts them in commit order. They are not handed over
+ * earlier because a transaction that has executed NOTIFY cannot be prepared.
+ * A prepared transaction tells nothing.
+ *
+ * Each backend keeps the watches in memory, ordered by length and bytes of the
+ * prefix. An event looks up, for every length that occurs, the beginning of the
+ * name of its resource. A change to the table sends an invalidation to all
+ * backends. While there are no watches, an event costs the test of a flag.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/async.h"
+#include "lib/stringinfo.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/json.h"
+#include "utils/memutils.h"
+
+#include "base/compat.h"
+#include "base/privileges.h"
+#include "monitor/watches.h"
+
+/* The longest payload that NOTIFY takes, by the default block size. */
+#define MAX_PAYLOAD		7999
+
+bool		watches_possible = true;
+
+static MemoryContext watches_context = NULL;
+static Watch *watches = NULL;
+static int	nwatches = 0;
+static uint32 watched_events = 0;	/* by any of them */
+static Oid	table_oid = InvalidOid;
+static uint64 invalidations = 0;
+static bool loaded = false;
+
+/* In TopTransactionContext. */
+static List *pending = NIL;
+
+static int
+compare_prefixes(const char *a, int alength, const char *b, int blength)
+{
+	return alength != blength ? alength - blength : memcmp(a, b, alength);
+}
+
+/* For qsort. */
+static int
+compare_watches(const void *a, const void *b)
+{
+	const Watch *x = a;
+	const Watch *y = b;
+
+	return compare_prefixes(x->prefix, x->length, y->prefix, y->length);
+}
+
+static void
+forget_watches(Datum arg, Oid relid)
+{
+	if (relid == InvalidOid || relid == table_oid)
+	{
+		invalidations++;
+		loaded = false;
+		watches_possible = true;
+	}
+}
+
+/*
+ * Read the table again. If it is locked, what was known before is good enough:
+ * nobody waits for it here.
+ */
+static void
+load_watches(void)
+{
+	MemoryContext context = AllocSetContextCreate(TopMemoryContext, "lease watches", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext caller_context = MemoryContextSwitchTo(context);
+	uint64		before = invalidations;
+	Watch	   *read;
+	int			nread;
+	bool		done;
+
+	table_oid = watch_table();
+	done = OidIsValid(table_oid) && read_watches(table_oid, &read, &nread);
+	MemoryContextSwitchTo(caller_context);
+	if (!done)
+	{
+		MemoryContextDelete(context);
+		return;
+	}
+
+	qsort(read, nread, sizeof(Watch), compare_watches);
+	if (watches_context != NULL)
+		MemoryContextDelete(watches_context);
+	watches_context = context;
+	watches = read;
+	nwatches = nread;
+	watched_events = 0;
+	for (int i = 0; i < nread; i++)
+		watched_events |= read[i].events;
+	loaded = before == invalidations;
+	watches_possible = !loaded || nwatches > 0;
+}
+
+/* Is there anybody to tell of such an event? */
+bool
+event_is_watched(LeaseEvent event)
+{
+	if (!watches_possible)
+		return false;
+	if (!loaded)
+		load_watches();
+	return (watched_events & EVENT_BIT(event)) != 0;
+}
+
+/* The first watch from which on the prefix is not below this one, or, without one, not shorter. */
+static int
+first_from(const char *prefix, int length)
+{
+	int			low = 0;
+	int			high = nwatches;
+
+	while (low < high)
+	{
+		int			middle = (low + high) / 2;
+		const Watch *watch = &watches[middle];
+
+		if (prefix == NULL ? watch->length < length :
+			compare_prefixes(watch->prefix, watch->length, prefix, length) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static const char *
+mode_name(LeaseMode mode)
+{
+	return mode == MODE_EXCLUSIVE ? "exclusive" : mode == MODE_SHARED ? "shared" : "permit";
+}
+
+static bool
+creator_sees_owner(const Watch *watch, const Lease *lease)
+{
+	return OidIsValid(watch->creator) && lease->owner != NULL && role_sees_owner(watch->creator, lease->holder);
+}
+
+/* What a watcher is told. An owner that makes it too long is left out. */
+static char *
+make_payload(LeaseEvent event, const Lease *lease, bool with_owner)
+{
+	StringInfoData json;
+
+	initStringInfo(&json);
+	appendStringInfo(&json, "{\"event\": \"%s\", \"resource\": ", event_name(event));
+	escape_json(&json, text_to_cstring(lease->resource));
+	if (lease->token != 0)
+		appendStringInfo(&json, ", \"token\": " INT64_FORMAT, lease->token);
+	appendStringInfo(&json, ", \"mode\": \"%s\"", mode_name(lease->mode));
+	if (with_owner)
+	{
+		appendStringInfoString(&json, ", \"owner\": ");
+		escape_json(&json, text_to_cstring(lease->owner));
+	}
+	appendStringInfoChar(&json, '}');
+
+	if (with_owner && json.len > MAX_PAYLOAD)
+		return make_payload(event, lease, false);
+	return json.data;
+}
+
+/* List what is to be told of an event, and where. */
+List *
+find_notices(LeaseEvent event, const Lease *lease)
+{
+	const char *resource = VARDATA_ANY(lease->resource);
+	int			resource_length = VARSIZE_ANY_EXHDR(lease->resource);
+	List	   *notices = NIL;
+	int			i = 0;
+
+	if (!event_is_watched(event))
+		return NIL;
+	while (i < nwatches && watches[i].length <= resource_length)
+	{
+		int			length = watches[i].length;
+
+		for (i = first_from(resource, length);
+			 i < nwatches && compare_prefixes(watches[i].prefix, watches[i].length, resource, length) == 0;
+			 i++)
+		{
+			Notice	   *notice;
+
+			if ((watches[i].events & EVENT_BIT(event)) == 0)
+				continue;
+			notice = palloc0(sizeof(Notice));
+			notice->channel = pstrdup(watches[i].channel);
+			notice->payload = make_payload(event, lease, creator_sees_owner(&watches[i], lease));
+			notice->nest_level = GetCurrentTransactionNestLevel();
+			notices = lappend(notices, notice);
+		}
+
+		i = first_from(NULL, length + 1);
+	}
+	return notices;
+}
+
+/* Remember to tell of an event when the transaction commits. */
+void
+queue_notices(LeaseEvent event, const Lease *lease)
+{
+	MemoryContext caller_context = MemoryContextSwitchTo(TopTransactionContext);
+
+	pending = list_concat(pending, find_notices(event, lease));
+	MemoryContextSwitchTo(caller_context);
+}
+
+static void
+end_transaction(XactEvent event, void *arg)
+{
+	ListCell   *cell;
+
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			foreach(cell, pending)
+			{
+				Notice	   *notice = lfirst(cell);
+
+				Async_Notify(notice->channel, notice->payload);
+			}
+			pending = NIL;
+			break;
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			pending = NIL;		/* freed with TopTransactionContext */
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+end_subtransaction(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
+{
+	int			level = GetCurrentTransactionNestLevel();
+	ListCell   *cell;
+
+	if (pending == NIL || (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB))
+		return;
+
+	foreach(cell, pending)
+	{
+		Notice	   *notice = lfirst(cell);
+
+		if (event == SUBXACT_EVENT_COMMIT_SUB)
+			notice->nest_level = Min(notice->nest_level, level - 1);
+		else if (notice->nest_level >= level)
+			pending = foreach_delete_current(pending, cell);
+	}
+}
+
+void
+watches_init(void)
+{
+	CacheRegisterRelcacheCallback(forget_watches, (Datum) 0);
+	RegisterXactCallback(end_transaction, NULL);
+	RegisterSubXactCallback(end_subtransaction, NULL);
+}

@@ -1,0 +1,52 @@
+/*-------------------------------------------------------------------------
+ *
+ * expired.c
+ *		Telling who watches of leases that expired.
+ *
+ * Nothing happens when a lease expires, so somebody has to look: the purge
+ * worker, at each of its visits, for what expired since the last one.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/compat.h"
+#include "monitor/watches.h"
+#include "purge/purge.h"
+#include "rules/rules.h"
+#include "store/store.h"
+
+/* A span of time: after one moment, up to another. */
+typedef struct Span
+{
+	TimestampTz after;
+	TimestampTz until;
+} Span;
+
+/* StoreFilter: leases that ended in the span without being released, or whose session has. */
+static bool
+has_expired(const Lease *lease, const void *arg)
+{
+	const Span *span = arg;
+
+	return lease->owner != NULL &&
+		(lease->session == SESSION_ENDED || (lease->expires_at > span->after && lease->expires_at <= span->until));
+}
+
+void
+tell_expired(TimestampTz after, TimestampTz until)
+{
+	Span		span = {after, until};
+	LeaseStore *store;
+	StoreScan  *scan;
+	ItemPointerData tid;
+	Lease		lease;
+
+	if (!event_is_watched(EVENT_EXPIRED) || store_open_if_free(AccessShareLock, &store) != STORE_OPEN)
+		return;
+	scan = store_scan(store, has_expired, &span);
+	while (store_next(scan, &lease, &tid))
+		tell_watchers(EVENT_EXPIRED, &lease);
+	store_end_scan(scan);
+	store_close(store);
+}

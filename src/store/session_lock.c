@@ -1,0 +1,349 @@
+/*-------------------------------------------------------------------------
+ *
+ * session_lock.c
+ *		The locks that tell whether the session of a lease is still there.
+ *
+ * A session that acquires a lease for its own lifetime holds a session-level
+ * lock of the lock manager that is named by the token of the lease. The row says
+ * that the lease is such a one. Whoever reads the row tries that lock. If it is
+ * free, the session has ended, however it ended, and so has the lease.
+ *
+ * The server releases locks on occasions that are not the end of the session:
+ *
+ * - At the end of a transaction that fails, session-level locks of the default
+ *   lock method are released, too.
+ * - DISCARD ALL and pg_advisory_unlock_all() release session-level locks of
+ *   the user lock method.
+ *
+ * So there are two locks for a token: the keeper, of the default method, and
+ * the substitute, of the user method. The session has ended when both are free
+ * at one time. The session takes back what the server released: the substitute
+ * before the locks of a transaction are released, the keeper just after. So it
+ * has one of them at any time. Whoever tests gets the keeper first, and tries
+ * the substitute while it has the keeper. Meanwhile the session cannot take the
+ * keeper; if the substitute is free as well, the session has neither.
+ *
+ * The server does not release session-level locks of the default method when a
+ * backend exits between transactions; that is done here.
+ *
+ * On a standby the locks of the primary are not known. There a lease counts as
+ * held as long as its row says so.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "storage/ipc.h"
+#include "storage/lock.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+
+#include "base/compat.h"
+#include "base/race.h"
+#include "store/session_lock.h"
+
+/* How often to try to take a lock back at once; somebody may be testing it. */
+#define MAX_TRIES		10
+
+/* A token that this session has locked. */
+typedef struct SessionLock
+{
+	int64		token;
+	int			begun_at;		/* nesting level of the transaction that acquired it; 0: committed */
+	int			ends_at;		/* level of the one that released it; 0: none did */
+	text	   *resource;
+} SessionLock;
+
+/* In TopMemoryContext. */
+static List *session_locks = NIL;
+static bool releases_at_exit = false;
+
+void		(*session_lease_ended) (const text *resource) = NULL;
+
+/* field4 keeps the tags apart from those of resources. */
+static LOCKTAG
+token_tag(int64 token, LOCKMETHODID method)
+{
+	LOCKTAG		tag = {0};
+
+	tag.locktag_field1 = MyDatabaseId;
+	tag.locktag_field2 = (uint32) (token >> 32);
+	tag.locktag_field3 = (uint32) token;
+	tag.locktag_field4 = 1;
+	tag.locktag_type = LOCKTAG_USERLOCK;
+	tag.locktag_lockmethodid = method;
+	return tag;
+}
+
+static LOCKTAG
+keeper(int64 token)
+{
+	return token_tag(token, DEFAULT_LOCKMETHOD);
+}
+
+static LOCKTAG
+substitute(int64 token)
+{
+	return token_tag(token, USER_LOCKMETHOD);
+}
+
+/* Take a lock back for the session. If that fails, there is another chance after the next transaction. */
+static void
+take_back(LOCKTAG tag)
+{
+	for (int i = 0; i < MAX_TRIES && !LockHeldByMe(&tag, ExclusiveLock, false); i++)
+	{
+		if (i > 0)
+			pg_usleep(10);
+		LockAcquireExtended(&tag, ExclusiveLock, true, true, false, NULL, false);
+	}
+}
+
+static void
+let_go(LOCKTAG tag)
+{
+	if (LockHeldByMe(&tag, ExclusiveLock, false))
+		LockRelease(&tag, ExclusiveLock, true);
+}
+
+/* Can the lock be had, now? */
+static bool
+is_free_lock(LOCKTAG tag)
+{
+	if (LockAcquire(&tag, ShareLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return false;
+	LockRelease(&tag, ShareLock, false);
+	return true;
+}
+
+LeaseSession
+session_of_token(int64 token)
+{
+	LOCKTAG		tag = keeper(token);
+	LOCKTAG		other = substitute(token);
+	bool		ended;
+
+	if (RecoveryInProgress())
+		return SESSION_ALIVE;
+	if (LockHeldByMe(&tag, ExclusiveLock, false) || LockHeldByMe(&other, ExclusiveLock, false))
+		return SESSION_MINE;
+	if (LockAcquire(&tag, ShareLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return SESSION_ALIVE;
+	RACE_POINT("between keeper and substitute");
+	ended = is_free_lock(other);
+	LockRelease(&tag, ShareLock, false);
+	return ended ? SESSION_ENDED : SESSION_ALIVE;
+}
+
+static void
+release_at_exit(int code, Datum arg)
+{
+	List	   *ended = session_locks;
+	ListCell   *cell;
+
+	session_locks = NIL;		/* what is still to be rolled back does not take locks again */
+	foreach(cell, ended)
+	{
+		SessionLock *lock = lfirst(cell);
+
+		let_go(keeper(lock->token));
+		let_go(substitute(lock->token));
+	}
+	foreach(cell, ended)
+		if (session_lease_ended != NULL)
+			session_lease_ended(((SessionLock *) lfirst(cell))->resource);
+}
+
+/*
+ * Lock a token that was just handed out. The lock is held until the session
+ * ends, unless the current (sub)transaction rolls back.
+ */
+void
+session_lock_begin(int64 token, const text *resource)
+{
+	MemoryContext context = MemoryContextSwitchTo(TopMemoryContext);
+	SessionLock *lock = palloc0(sizeof(SessionLock));
+	LOCKTAG		tags[] = {keeper(token), substitute(token)};
+
+	if (!releases_at_exit)
+	{
+		before_shmem_exit(release_at_exit, (Datum) 0);
+		releases_at_exit = true;
+	}
+
+	lock->token = token;
+	lock->begun_at = GetCurrentTransactionNestLevel();
+	lock->resource = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(resource));
+	session_locks = lappend(session_locks, lock);
+	MemoryContextSwitchTo(context);
+
+	for (int i = 0; i < (int) lengthof(tags); i++)
+		if (LockAcquire(&tags[i], ExclusiveLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("token sequence of the lock table was set back"),
+					 errdetail("Another session has a lease with token " INT64_FORMAT ".", token),
+					 errhint("Set the sequence above every token that was granted, with setval().")));
+}
+
+void
+session_lock_end(int64 token)
+{
+	ListCell   *cell;
+
+	foreach(cell, session_locks)
+	{
+		SessionLock *lock = lfirst(cell);
+
+		if (lock->token == token)
+			lock->ends_at = GetCurrentTransactionNestLevel();
+	}
+}
+
+/* Unlock a token, and forget it. */
+static void
+forget(SessionLock *lock)
+{
+	let_go(keeper(lock->token));
+	let_go(substitute(lock->token));
+	session_locks = list_delete_ptr(session_locks, lock);
+	pfree(lock->resource);
+	pfree(lock);
+}
+
+/* The transaction ended: what it began or ended is final. */
+static void
+settle(bool committed)
+{
+	List	   *locks = list_copy(session_locks);
+	ListCell   *cell;
+
+	foreach(cell, locks)
+	{
+		SessionLock *lock = lfirst(cell);
+
+		if (committed ? lock->ends_at > 0 : lock->begun_at > 0)
+			forget(lock);
+		else
+			lock->begun_at = lock->ends_at = 0;
+	}
+	list_free(locks);
+}
+
+/* A prepared transaction outlives its session; what it was granted would not. */
+static void
+refuse_prepare(void)
+{
+	ListCell   *cell;
+
+	foreach(cell, session_locks)
+		if (((SessionLock *) lfirst(cell))->begun_at > 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot PREPARE a transaction that acquired a lease for its session")));
+}
+
+/* Whether a prepared transaction ended a lease will be known later. Until then it is not lost. */
+static void
+keep_all(void)
+{
+	ListCell   *cell;
+
+	foreach(cell, session_locks)
+		((SessionLock *) lfirst(cell))->ends_at = 0;
+}
+
+static void
+take_substitutes(void)
+{
+	ListCell   *cell;
+
+	foreach(cell, session_locks)
+		take_back(substitute(((SessionLock *) lfirst(cell))->token));
+	RACE_POINT("before the keepers are released");
+}
+
+static void
+take_keepers(void)
+{
+	ListCell   *cell;
+
+	RACE_POINT("after the keepers were released");
+	foreach(cell, session_locks)
+		take_back(keeper(((SessionLock *) lfirst(cell))->token));
+}
+
+static void
+end_transaction(XactEvent event, void *arg)
+{
+	if (session_locks == NIL)
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+			settle(true);
+			take_substitutes();
+			take_keepers();
+			break;
+		case XACT_EVENT_ABORT:
+			settle(false);
+			take_substitutes();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			refuse_prepare();
+			break;
+		case XACT_EVENT_PREPARE:
+			keep_all();
+			break;
+		default:
+			break;
+	}
+}
+
+/* ResourceReleaseCallback */
+static void
+after_locks(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
+{
+	if (session_locks != NIL && phase == RESOURCE_RELEASE_AFTER_LOCKS && !is_commit && is_top_level)
+		take_keepers();
+}
+
+static void
+end_subtransaction(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
+{
+	int			level = GetCurrentTransactionNestLevel();
+	List	   *locks;
+	ListCell   *cell;
+
+	if (session_locks == NIL || (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB))
+		return;
+
+	locks = list_copy(session_locks);
+	foreach(cell, locks)
+	{
+		SessionLock *lock = lfirst(cell);
+
+		if (event == SUBXACT_EVENT_COMMIT_SUB)
+		{
+			lock->begun_at = Min(lock->begun_at, level - 1);
+			lock->ends_at = Min(lock->ends_at, level - 1);
+		}
+		else if (lock->begun_at >= level)
+			forget(lock);
+		else if (lock->ends_at >= level)
+			lock->ends_at = 0;
+	}
+	list_free(locks);
+}
+
+void
+session_lock_init(void)
+{
+	RegisterXactCallback(end_transaction, NULL);
+	RegisterSubXactCallback(end_subtransaction, NULL);
+	RegisterResourceReleaseCallback(after_locks, NULL);
+}

@@ -1,0 +1,27 @@
+/*-------------------------------------------------------------------------
+ *
+ * session_lock.h
+ *		The locks that tell whether the session of a lease is still there.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASE_LOCK_SESSION_LOCK_H
+#define LEASE_LOCK_SESSION_LOCK_H
+
+#include "lease_lock.h"
+
+extern void session_lock_init(void);
+
+/* What became of the session of a lease, by the token of the lease. */
+extern LeaseSession session_of_token(int64 token);
+
+/* Lock a token for as long as this session lives, unless the transaction rolls back. */
+extern void session_lock_begin(int64 token, const text *resource);
+
+/* Unlock a token when the transaction commits. */
+extern void session_lock_end(int64 token);
+
+/* Called for each lease that ends because this session ends. */
+extern void (*session_lease_ended) (const text *resource);
+
+#endif							/* LEASE_LOCK_SESSION_LOCK_H */

@@ -1,0 +1,120 @@
+-- lease_request with session => true: a lease that ends with its session. See also t/110_session.pl.
+
+CREATE FUNCTION error_of(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
+LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE statement;
+	message := 'no error';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
+		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+END $$;
+CREATE PROCEDURE until_gone() LANGUAGE plpgsql AS $$
+BEGIN
+	WHILE EXISTS (SELECT FROM pg_locks WHERE locktype = 'userlock') LOOP
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+END $$;
+-- each lease has two
+CREATE VIEW locks AS SELECT objid AS token, mode, count(*) AS locks FROM pg_locks WHERE locktype = 'userlock' GROUP BY objid, mode ORDER BY objid;
+\pset null '(null)'
+SELECT setval('lease_token_seq', 100);
+
+-- without a ttl it has no other end; pid and end are shown
+SELECT granted, token, expires_at FROM lease_request('door', NULL, 'ann', session => true);
+SELECT state, expires_in, expires_at, free_at, session_pid = pg_backend_pid() AS mine FROM lease_status;
+SELECT * FROM locks;
+-- others are refused, and cannot tell for how long
+SELECT granted, blocked_by, blocked_for, reason FROM lease_request('door', '1 hour', 'bob');
+-- neither an error nor what releases advisory locks ends it
+SELECT 1 / 0;
+SELECT pg_advisory_unlock_all();
+DISCARD ALL;
+BEGIN;
+SELECT pg_advisory_unlock_all();
+SELECT 1 / 0;
+ROLLBACK;
+SELECT state, lease_token('door', 'ann') AS token, lease_assert('door', 'ann') AS asserted FROM lease_status;
+SELECT * FROM locks;
+-- renewed, it still has no end; with a ttl, it has one
+SELECT lease_renew('door', '1 hour', 'ann');
+SELECT expires_at FROM lease_status;
+SELECT granted, reason, expires_at < now() + interval '61 minutes' AS ends FROM lease_request('door', '1 hour', 'ann', session => true, if_own => 'renew');
+SELECT session_pid = pg_backend_pid() AS mine FROM lease_status;
+-- released, and the lock with it; but only when the release is committed
+BEGIN;
+SELECT lease_release('door', 'ann');
+SELECT * FROM locks;
+ROLLBACK;
+SELECT state FROM lease_status;
+BEGIN;
+SAVEPOINT s;
+SELECT lease_release('door', 'ann');
+ROLLBACK TO s;
+COMMIT;
+SELECT state FROM lease_status;
+SELECT lease_release('door', 'ann');
+SELECT * FROM locks;
+-- the lock goes with a grant that is rolled back
+BEGIN;
+SELECT granted FROM lease_request('door', NULL, 'ann', session => true);
+SAVEPOINT s;
+SELECT granted FROM lease_request('window', NULL, 'ann', session => true);
+SELECT count(*) FROM locks;
+ROLLBACK TO s;
+SELECT count(*) FROM locks;
+ROLLBACK;
+SELECT count(*) FROM locks;
+BEGIN;
+SAVEPOINT s;
+SELECT granted FROM lease_request('window', NULL, 'ann', session => true);
+RELEASE s;
+COMMIT;
+SELECT count(*) FROM locks;
+SELECT lease_break('window');
+SELECT count(*) FROM locks;
+-- every mode
+SELECT m, granted FROM unnest(ARRAY['exclusive', 'shared', 'permit'], ARRAY[NULL, NULL, 1]) AS a(m, p), lease_request(m, NULL, 'ann', mode => m, permits => p, session => true) ORDER BY m;
+SELECT granted, reason FROM lease_request('permit', '1 hour', 'bob', mode => 'permit', permits => 1);
+SELECT granted FROM lease_request('shared', '1 hour', 'bob', mode => 'shared');
+SELECT count(*) FROM locks;
+-- downgraded, it ends with its session as before
+SELECT lease_downgrade('exclusive', 'ann') IS NOT NULL AS downgraded;
+SELECT mode, session_pid = pg_backend_pid() AS mine FROM lease_status WHERE resource = 'exclusive';
+SELECT count(*) FROM locks;
+SELECT lease_release_all('ann');
+SELECT count(*) FROM locks;
+-- a lease that is not one of the session cannot become one, and is not transferred
+SELECT granted FROM lease_request('plain', '1 hour', 'ann');
+SELECT granted, reason FROM lease_request('plain', '1 hour', 'ann', session => true, if_own => 'renew');
+SELECT granted FROM lease_request('bound', '1 hour', 'ann', session => true);
+\pset expanded on
+SELECT * FROM error_of($$ SELECT lease_transfer('bound', 'ann', 'bob') $$);
+-- what cannot be
+SELECT code, message FROM error_of($$ SELECT lease_request('door', NULL, 'ann') $$);
+SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', session => NULL) $$);
+SELECT code, message FROM error_of($$ SELECT lease_request('door', NULL, 'ann', session => true, lock_delay => '1 s') $$);
+SET lease_lock.max_ttl = '1min';
+SELECT code, message FROM error_of($$ SELECT lease_request('door', NULL, 'ann', session => true) $$);
+RESET lease_lock.max_ttl;
+\pset expanded off
+-- the session ends
+SELECT state, session_pid IS NOT NULL AS pid FROM lease_status WHERE resource = 'bound';
+\c
+\pset null '(null)'
+CALL until_gone();
+SELECT state, session_pid IS NOT NULL AS pid FROM lease_status WHERE resource = 'bound';
+SELECT lease_token('bound', 'ann') AS token, lease_renew('bound', '1 hour', 'ann') AS renewed;
+SELECT message, detail FROM error_of($$ SELECT lease_assert('bound', 'ann') $$);
+SELECT granted, reason FROM lease_request('bound', '1 hour', 'bob');
+SELECT takeovers > 0 AS is_a_takeover FROM lease_stats;
+-- what a session left is purged
+SELECT granted FROM lease_request('left', NULL, 'ann', session => true);
+\c
+CALL until_gone();
+SELECT lease_purge();
+SELECT count(*) FROM lease_lock WHERE resource = 'left';
+DROP FUNCTION error_of;
+DROP PROCEDURE until_gone;
+DROP VIEW locks;
+TRUNCATE lease_lock;

@@ -1,0 +1,189 @@
+# Watches tell what happened to leases: at commit, in the order of the commits,
+# and nothing that was rolled back.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = start_node('watches', <<'CONF');
+shared_preload_libraries = 'lease_lock'
+lease_lock.purge_interval = 0
+max_prepared_transactions = 2
+CONF
+my $listener = open_session($node);
+$listener->query_safe('LISTEN events; LISTEN more');
+
+# What was told since the last call: "event resource", or what the fields say.
+sub told
+{
+	my ($format) = @_;
+	my $out = $listener->query('SELECT 1');
+	my @notices;
+
+	while ($out =~ /Asynchronous notification "(\w+)" with payload "(\{.*?\})" received/g)
+	{
+		my ($channel, $json) = ($1, $2);
+		my %f = $json =~ /"(\w+)": "?((?:[^",}\\]|\\.)*)"?/g;
+
+		push @notices, $format ? $format->($channel, \%f, $json) : "$f{event} $f{resource}";
+	}
+	return join(', ', @notices);
+}
+
+# The same, as soon as there is something.
+sub told_soon
+{
+	my $told = '';
+
+	for (my $i = 0; $i < 1800 && $told eq ''; $i++)
+	{
+		select(undef, undef, undef, 0.1) if $i > 0;
+		$told = told(@_);
+	}
+	return $told;
+}
+
+my $sql = sub { return $node->safe_psql('postgres', shift) };
+
+# A session that knew that there are no watches learns of the first one.
+my $early = open_session($node);
+$early->query_safe("SELECT lease_acquire('job/early', '1 hour', 'ann')");
+$sql->("SELECT lease_watch('job/', 'events')");
+$early->query_safe("SELECT lease_release('job/early', 'ann')");
+is(told(), 'released job/early', 'the first watch');
+
+# every event
+$sql->("SELECT lease_acquire('job/1', '1 hour', 'ann'), lease_acquire('task/1', '1 hour', 'ann')");
+is(told(), 'granted job/1', 'granted, with that prefix only');
+$sql->("SELECT lease_renew('job/1', '1 hour', 'ann')");
+is(told(), '', 'renewals are not told unless they are asked for');
+$sql->("SELECT lease_transfer('job/1', 'ann', 'bob')");
+is(told(sub { "$_[1]->{event} $_[1]->{owner}" }), 'transferred bob', 'transferred: to whom');
+$sql->("SELECT lease_downgrade('job/1', 'bob')");
+is(told(sub { "$_[1]->{event} $_[1]->{mode}" }), 'downgraded shared', 'downgraded');
+$sql->("SELECT lease_break('job/1')");
+is(told(), 'broken job/1', 'broken');
+$sql->("SELECT lease_acquire('job/1', '1 microsecond', 'ann')");
+$sql->("SELECT lease_acquire('job/1', '1 hour', 'bob')");
+is(told(sub { "$_[1]->{event} $_[1]->{owner}" }), 'granted ann, taken_over bob', 'taken over');
+$sql->("SELECT lease_release_all('bob')");
+is(told(), 'released job/1', 'released');
+is($sql->("SELECT count(*) FROM lease_request('job/1', '1 hour', 'ann')"), 1, 'granted');
+$sql->("SELECT granted FROM lease_request('job/1', '1 hour', 'bob')");
+is(told(), 'granted job/1', 'a refusal tells nothing');
+
+# wanted: told while the waiter waits, and so is a wait by lease_wait()
+my $waiter = open_session($node);
+begin_query($waiter, "SELECT lease_acquire('job/1', '1 hour', 'bob', '180 s')");
+is(told_soon(sub { "$_[1]->{event} $_[1]->{resource} $_[1]->{owner} " . (exists $_[1]->{token} ? 1 : 0) }),
+	'wanted job/1 bob 0', 'wanted, while it waits');
+$sql->("SELECT lease_release('job/1', 'ann')");
+is(finish_query($waiter), 't', 'the holder gave way');
+is(told(), 'released job/1, granted job/1', 'which is told, too');
+begin_query($waiter, "CALL lease_wait('job/1', '1 hour', 'carl', '180 s', NULL)");
+is(told_soon(), 'wanted job/1', 'wanted by lease_wait()');
+$sql->("SELECT lease_release('job/1', 'bob')");
+is(finish_query($waiter), 't', 'granted');
+is(told(), 'released job/1, granted job/1', 'told');
+$sql->("SELECT lease_release('job/1', 'carl')");
+told();
+
+# nothing that was rolled back, be it to a savepoint
+$sql->(q{
+	BEGIN;
+	SELECT lease_acquire('job/kept', '1 hour', 'ann');
+	SAVEPOINT a;
+	SELECT lease_acquire('job/undone', '1 hour', 'ann');
+	SAVEPOINT b;
+	SELECT lease_acquire('job/undone too', '1 hour', 'ann');
+	RELEASE b;
+	ROLLBACK TO a;
+	SAVEPOINT c;
+	SELECT lease_acquire('job/inner', '1 hour', 'ann');
+	RELEASE c;
+	COMMIT;
+	BEGIN;
+	SELECT lease_release('job/kept', 'ann');
+	ROLLBACK;
+	SELECT lease_acquire_all(ARRAY['job/a', 'job/b', 'job/kept'], '1 hour', 'bob');
+});
+is(told(), 'granted job/kept, granted job/inner', 'nothing of what was rolled back');
+
+# a transaction with events can be prepared, and tells nothing
+$sql->("BEGIN; SELECT lease_acquire('job/prepared', '1 hour', 'ann'); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'");
+is(told(), '', 'prepared');
+
+# in the order of the commits
+my ($one, $two) = (open_session($node), open_session($node));
+$one->query_safe("BEGIN; SELECT lease_acquire('job/first granted', '1 hour', 'one')");
+$two->query_safe("BEGIN; SELECT lease_acquire('job/first committed', '1 hour', 'two')");
+is(told(), '', 'nothing before the commit');
+$two->query_safe('COMMIT');
+$one->query_safe('COMMIT');
+is(told(), 'granted job/first committed, granted job/first granted', 'in the order of the commits');
+
+# owners are told if the creator of the watch may see them
+$sql->(q{
+	CREATE ROLE watcher;
+	CREATE ROLE holder;
+	GRANT EXECUTE ON FUNCTION lease_watch(text, text, text[]) TO watcher;
+	SET ROLE watcher;
+	SELECT lease_watch('job/secret', 'more');
+	RESET ROLE;
+	SET ROLE holder;
+	SELECT lease_acquire('job/secret', '1 hour', 'password');
+});
+is(told(sub { "$_[0] " . ($_[1]->{owner} // '-') }), 'events password, more -', 'the owner, to whom may see it');
+$sql->("GRANT holder TO watcher; SELECT lease_release('job/secret', 'password')");
+is(told(sub { "$_[0] " . ($_[1]->{owner} // '-') }), 'events password, more password', 'and now');
+$sql->("SELECT lease_unwatch('job/secret', 'more')");
+
+# names that are long, or need escapes
+$sql->(q{SELECT lease_acquire('job/' || repeat(chr(1), 1020), '1 hour', repeat(chr(2), 1024))});
+like(told(sub { $_[2] }), qr/^\{"event": "granted", "resource": "job\/(\\u0001){1020}", "token": \d+, "mode": "exclusive"\}$/,
+	'too long for NOTIFY: without the owner');
+$sql->(q{SELECT lease_acquire(E'job/"\\\\\n', '1 hour', 'ann')});
+like(told(sub { $_[2] }), qr/"resource": "job\/\\"\\\\\\n"/, 'escaped');
+
+# expired: told by the worker
+$sql->("SELECT lease_watch('exp/', 'more', ARRAY['expired'])");
+$sql->("SELECT lease_acquire('exp/1', '1 ms', 'ann'), lease_acquire('exp/held', '1 hour', 'ann'), lease_acquire('exp/released', '1 hour', 'ann')");
+$sql->("SELECT lease_release('exp/released', 'ann')");
+$node->append_conf('postgresql.conf', "lease_lock.purge_interval = '1 s'");
+$node->reload;
+is(told_soon(), 'expired exp/1', 'expired');
+$sql->("SELECT granted FROM lease_request('exp/session', NULL, 'ann', session => true)");
+like(told_soon(), qr/^expired exp\/session/, 'so is a lease whose session ended');
+$node->append_conf('postgresql.conf', 'lease_lock.purge_interval = 0');
+$node->reload;
+
+# many watches
+$sql->("SELECT count(lease_watch('many/' || i || '/', 'many')) FROM generate_series(1, 10000) AS i");
+is($sql->('SELECT count(*) FROM lease_watches'), 10002, 'ten thousand watches');
+$sql->("SELECT lease_watch('many/777', 'more')");
+$sql->("SELECT lease_acquire('many/7777/x', '1 hour', 'ann'), lease_acquire('many/778/x', '1 hour', 'ann')");
+is(told(), 'granted many/7777/x', 'the right ones are found among them');
+my $rate = $sql->(q{
+	DO $$ BEGIN PERFORM lease_acquire('x', '1 hour', 'ann'), lease_release('x', 'ann') FROM generate_series(1, 1000); END $$;
+	SELECT extract(epoch FROM clock_timestamp() - statement_timestamp()) < 60});
+is($rate, 't', 'and events of other resources do not look at each of them');
+
+# They are dumped. In the copy they tell of the copy's leases.
+$node->safe_psql('postgres', 'CREATE DATABASE copy');
+$node->run_log([ 'pg_dump', '-f', $node->basedir . '/dump.sql', $node->connstr('postgres') ]);
+$node->run_log([ 'psql', '-X', '-q', '-f', $node->basedir . '/dump.sql', $node->connstr('copy') ]);
+is($node->safe_psql('copy', "SELECT count(*), count(DISTINCT creator) FROM lease_watches"), '10003|1', 'dumped and restored');
+
+# no watches any more
+$sql->('SELECT count(lease_unwatch(prefix, channel)) FROM lease_watches');
+$early->query_safe("SELECT lease_acquire('job/late', '1 hour', 'ann')");
+is(told(), '', 'no watches');
+
+$_->quit foreach $listener, $early, $waiter, $one, $two;
+done_testing();
