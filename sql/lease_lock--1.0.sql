@@ -555,8 +555,8 @@ COMMENT ON FUNCTION lease_wait_graph() IS
 	'who waits for whom, as a picture in the DOT language of Graphviz';
 
 /*
- * Who is to be told what happens to leases. The creator is kept by name, so
- * that a dump can be restored where roles have other OIDs.
+ * Watches: channels that are notified of events of leases. The creator is
+ * stored by name, so that a dump can be restored where roles have other OIDs.
  */
 CREATE TABLE lease_watch (
 	prefix pg_catalog.text COLLATE pg_catalog."C" NOT NULL,

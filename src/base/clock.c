@@ -92,7 +92,7 @@ clock_now(void)
 	return clock_source == SOURCE_STEADY ? read_steady_clock() + clock_offset : GetCurrentTimestamp();
 }
 
-/* Many clients cannot read a year of five digits. To them, such a time never comes. */
+/* Many clients cannot read a year of five digits, so they see infinity instead. */
 TimestampTz
 readable_time(TimestampTz time)
 {

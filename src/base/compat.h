@@ -70,14 +70,14 @@
 	index_beginscan(table, index, snapshot, instrument, nkeys, norderbys)
 #endif
 
-/* 18: a lock that is not available can be logged. */
+/* 18: LockAcquireExtended() can log a failure. */
 #include "storage/lock.h"
 #if PG_VERSION_NUM < 180000
 #define LockAcquireExtended(tag, mode, session, dont_wait, memory_error, local, log) \
 	LockAcquireExtended(tag, mode, session, dont_wait, memory_error, local)
 #endif
 
-/* 17: a lock may be looked for in stronger modes, too; and what is known about all transactions got a better name. */
+/* 17: LockHeldByMe() can include stronger modes, and ShmemVariableCache was renamed. */
 #if PG_VERSION_NUM < 170000
 #include "access/transam.h"
 #include "storage/lock.h"

@@ -26,8 +26,8 @@ may_act(const Lease *lease)
 }
 
 /*
- * May a role see the owners of leases of another one? Roles that may see what
- * others do in pg_stat_activity may, too.
+ * May a role see the owners of leases that another role acquired? Roles that
+ * may see the activity of others in pg_stat_activity may do so, too.
  */
 bool
 role_sees_owner(Oid viewer, Oid holder)

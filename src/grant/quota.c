@@ -77,7 +77,10 @@ refuse_hidden_limit(void)
 			 errhint("Connect again without that option.")));
 }
 
-/* What a message calls the lease on a resource, or all leases of an owner, without a resource. */
+/*
+ * The name in messages for the lease on a resource or, without a resource, for
+ * all leases of an owner.
+ */
 char *
 which_lease(const text *resource)
 {

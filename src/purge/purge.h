@@ -81,10 +81,10 @@ extern bool purge_has(TransactionId xid);
 extern bool purge_is_brief(TransactionId xid, PurgePatience *patience);
 extern void purge_note_grant(void);
 
-/* expired.c: telling of leases that ended by themselves */
+/* expired.c: notices of leases that expired */
 extern void tell_expired(TimestampTz after, TimestampTz until);
 
-/* worker.c: who does it every now and then */
+/* worker.c: the background workers */
 extern void worker_init(void);
 
 #endif							/* LEASE_LOCK_PURGE_H */

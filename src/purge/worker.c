@@ -87,8 +87,8 @@ typedef struct VisitOrder
 	uint64		visit;
 	Oid			database;
 	BlockNumber first_block;
-	TimestampTz told_until;		/* what expired since is to be told, */
-	TimestampTz tell_until;		/* if it did by then */
+	TimestampTz told_until;		/* send notices of leases that expired after this time */
+	TimestampTz tell_until;		/* and up to this time */
 } VisitOrder;
 
 StaticAssertDecl(sizeof(VisitOrder) <= BGW_EXTRALEN, "an order has to fit into bgw_extra");
@@ -103,8 +103,8 @@ typedef struct Database
 	int64		visited_at;		/* begin of that round, monotonic clock */
 	VisitResult result;
 	BlockNumber next_block;
-	int			deaths;			/* of workers, one after the other */
-	TimestampTz told_until;		/* what expired by then has been told to who watches; 0: nothing */
+	int			deaths;			/* workers in sequence that ended without a report */
+	TimestampTz told_until;		/* notices of leases that expired up to this time are sent; 0: none */
 	char		message[VISIT_MESSAGE_SIZE];	/* last error; empty: none */
 } Database;
 

@@ -127,8 +127,8 @@ refuse_until(TimestampTz until, const LeaseRow *blocker)
 }
 
 /*
- * The owner holds a lease already: it may have it once more, if it asked for
- * that. One that is to end with this session must do so already.
+ * The owner holds a lease already. Grant it once more if the request is
+ * reentrant. A lease that is to end with this session must do so already.
  */
 static Decision
 decide_own(const LeaseRow *own, const LeaseRequest *request)
@@ -274,7 +274,7 @@ offer_row(Seats *seats, const LeaseRow *row, const LeaseRequest *request)
 	}
 }
 
-/* The lowest slot above 0 that has no row; rows come with descending slots. */
+/* The lowest slot above 0 that has no row. Rows come in descending order of slots. */
 int
 unused_slot(const LeaseRows *rows)
 {
@@ -421,8 +421,8 @@ takes_over(const LeaseRequest *request, const LeaseRow *row)
 }
 
 /*
- * A row of a shared lease or permit that nobody is using, to be written again;
- * NULL if there is none. The resource is held exclusively, so nobody shares it.
+ * A row of a shared lease or permit that is free and can be written again;
+ * NULL if there is none. The resource is held exclusively, so no slot is held.
  */
 const LeaseRow *
 free_seat(const LeaseRows *rows, TimestampTz now)

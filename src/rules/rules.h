@@ -54,11 +54,11 @@ typedef struct Decision
 extern Decision decide(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now);
 extern bool takes_over(const LeaseRequest *request, const LeaseRow *row);
 
-/* Where a shared lease can be written when its owner has the exclusive one */
+/* Where a downgrade of an exclusive lease can write the shared lease */
 extern const LeaseRow *free_seat(const LeaseRows *rows, TimestampTz now);
 extern int	unused_slot(const LeaseRows *rows);
 
-/* What is to be done to an owner's own lease. */
+/* Actions of an owner on its own lease. */
 typedef enum OwnAction
 {
 	ACTION_RELY,				/* assert it */

@@ -415,8 +415,8 @@ wake_after_transaction(XactEvent event, void *arg)
 }
 
 /*
- * A lease ended because this session ends. There is no transaction whose end
- * would tell its waiters.
+ * A lease ended because this session ends. No end of a transaction would wake
+ * its waiters.
  */
 static void
 tell_session_ended(const text *resource)
@@ -425,7 +425,7 @@ tell_session_ended(const text *resource)
 	wake_waiters(true);
 }
 
-/* What a subtransaction changed is as it was, although its parent goes on. */
+/* A rollback to a savepoint restores the leases at once, although the transaction goes on. */
 static void
 wake_after_subtransaction(SubXactEvent event, SubTransactionId subid,
 						  SubTransactionId parent, void *arg)

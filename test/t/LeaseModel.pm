@@ -388,7 +388,8 @@ sub try
 	return $own;
 }
 
-# The lease goes on as it is asked for now; what is not given stays.
+# Renew the lease with the arguments of the call. Arguments that are not given
+# keep their values.
 sub renew_as_requested
 {
 	my ($own, $call) = @_;
@@ -401,7 +402,7 @@ sub renew_as_requested
 	return $own;
 }
 
-# Give a lease back: nobody has it, but it may be kept for a while.
+# Release a lease. It may be kept for a while.
 sub finish
 {
 	my ($lease, $free_at) = @_;
