@@ -138,7 +138,7 @@ CREATE FUNCTION lease_acquire_permit(resource pg_catalog.text, permits pg_catalo
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire_permit(pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.text) IS
-	'acquire one of so many permits, without waiting; true when granted';
+	'acquire one of a number of permits, without waiting; true when granted';
 
 CREATE FUNCTION lease_acquire_permit(resource pg_catalog.text, permits pg_catalog.int4, ttl pg_catalog.interval,
 		owner pg_catalog.text,
@@ -146,7 +146,7 @@ CREATE FUNCTION lease_acquire_permit(resource pg_catalog.text, permits pg_catalo
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire_permit(pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
-	'acquire one of so many permits, waiting for at most wait, or for ever when that is NULL; true when granted';
+	'acquire one of a number of permits, waiting for at most wait, or for ever when that is NULL; true when granted';
 
 CREATE FUNCTION lease_acquire_all(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
@@ -185,7 +185,7 @@ CREATE FUNCTION lease_request(
 	RETURNS pg_catalog.record
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_request(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb, pg_catalog.bool) IS
-	'acquire a lease of any mode with all options; whether it was granted, and who is in the way when it was not';
+	'acquire a lease of any mode with all options; whether it was granted, and what blocks it when it was not';
 
 CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
 		wait pg_catalog.interval, INOUT acquired pg_catalog.bool)
@@ -406,7 +406,7 @@ SELECT
 	w.permits
 FROM lease_waiters() AS w;
 COMMENT ON VIEW lease_waiters IS
-	'who waits for which lease, in the order of their turn, and who is in the way';
+	'who waits for which lease, in the order of their turn, and what blocks it';
 REVOKE ALL ON lease_waiters FROM PUBLIC;
 GRANT SELECT ON lease_waiters TO PUBLIC;
 
