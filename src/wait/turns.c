@@ -558,10 +558,10 @@ turns_are_overdue(const Waiter *waiter)
 
 /*
  * Must the next waiter look when the first one leaves? Not if the first was
- * granted this lease: then the commit wakes the next one, unless a shared
- * lease leaves room at once. Otherwise it must if the first was called and has
- * not looked since, or if the first would have looked earlier than the next
- * one will.
+ * granted this lease: then the commit wakes the next one, unless the lease
+ * leaves room for others at once. Otherwise it must if the first was called
+ * and has not looked since, or if the first would have looked earlier than the
+ * next one will.
  */
 static bool
 has_to_look(const Departure *departure, const Entry *entry, const Entry *next)
