@@ -556,20 +556,32 @@ turns_are_overdue(const Waiter *waiter)
 	return false;
 }
 
+/* Do two waiters of a line wait for the same kind of lease? */
+static bool
+want_the_same(const Entry *a, const Entry *b)
+{
+	const WaiterInfo *x = &queue_waiter(a->waiter)->info;
+	const WaiterInfo *y = &queue_waiter(b->waiter)->info;
+
+	return x->mode == y->mode && x->permits == y->permits;
+}
+
 /*
  * Must the next waiter look when the first one leaves? Not if the first was
  * granted this lease: then the commit wakes the next one, unless the lease
  * leaves room for others at once. Otherwise it must if the first was called
- * and has not looked since, or if the first would have looked earlier than the
- * next one will.
+ * and has not looked since, if the two wait for different kinds of leases, or
+ * if the first would have looked earlier than the next one will.
  */
 static bool
 has_to_look(const Departure *departure, const Entry *entry, const Entry *next)
 {
 	if (departure->granted && entry->hash == departure->hash)
 		return departure->shares;
-	return entry_state(entry) == TURN_CALLED ||
-		(next != NULL &&
+	if (entry_state(entry) == TURN_CALLED)
+		return true;
+	return next != NULL &&
+		(!want_the_same(entry, next) ||
 		 (int64) pg_atomic_read_u64(&queue_waiter(next->waiter)->alarm) > departure->known_end + ALARM_SLACK);
 }
 

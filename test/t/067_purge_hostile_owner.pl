@@ -50,7 +50,6 @@ my @accepted = (
 	q{CREATE INDEX brin ON lease_lock USING brin (evil.trap('brin expression', resource))},
 	q{CREATE INDEX domain ON lease_lock ((resource::evil.domain))},
 	q{CREATE INDEX composite ON lease_lock ((ROW(resource)::evil.pair))},
-	q{ALTER TABLE lease_lock ADD EXCLUDE USING btree (evil.trap('exclusion constraint', resource) WITH =, slot WITH =) WHERE (evil.trap('exclusion predicate') = '')},
 	q{ALTER TABLE lease_lock ALTER payload SET DEFAULT to_jsonb(evil.trap('column default'))},
 	q{CREATE STATISTICS evil.statistics ON evil.trap('statistics object', owner), evil.trap('another one') FROM lease_lock},
 	q{ALTER TABLE lease_lock REPLICA IDENTITY FULL},

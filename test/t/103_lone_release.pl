@@ -51,9 +51,6 @@ $session->query_safe(q{
 	END $$;
 });
 
-# The first read of a table may prune pages of catalogs, which is logged.
-$session->query_safe('SELECT count(*) FROM t');
-
 # Run SQL between grants; was WAL flushed at its end? It begins when all is.
 sub flushed
 {
@@ -110,6 +107,8 @@ my %flushed = (
 	'an update alone' => $update,
 	'a grant alone' => q{SELECT lease_acquire('new', '1 hour', 'o')});
 
+# The first time, reading the catalogs may prune their pages, which is logged and counts as a write.
+flushed($lone{$_}) foreach sort keys %lone;
 is(flushed($lone{$_}), 'f', "$_: not flushed") foreach sort keys %lone;
 is(flushed($flushed{$_}), 't', "$_: flushed") foreach sort keys %flushed;
 is($session->query_safe('SHOW synchronous_commit'), 'on', 'the setting is as before');
