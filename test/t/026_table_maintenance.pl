@@ -100,7 +100,7 @@ foreach my $call ('lease_acquire', 'lease_wait')
 	}
 }
 
-# A session that locks the table delays the waiters, but not their timeouts.
+# A session that locks the table delays the waiters, but they can be canceled.
 foreach my $call ('lease_acquire', 'lease_wait')
 {
 	my $locker = open_session($node);
