@@ -7,7 +7,7 @@
 EXTENSION = lease_lock
 MODULE_big = lease_lock
 
-# Where this file is, which another folder can be built from: make -f ../lease_lock/Makefile
+# The folder of this file. A build can run in another one: make -f ../lease_lock/Makefile
 source = $(patsubst %/,%,$(dir $(firstword $(MAKEFILE_LIST))))
 files = $(patsubst $(source)/%,%,$(sort $(wildcard $(addprefix $(source)/,$(1)))))
 
@@ -23,7 +23,7 @@ PG_CPPFLAGS += -I$(source)/src
 REGRESS = $(patsubst test/sql/%.sql,%,$(call files,test/sql/*.sql))
 REGRESS_OPTS = --inputdir=$(source)/test --load-extension=lease_lock
 ISOLATION = $(patsubst test/specs/%.spec,%,$(call files,test/specs/*.spec))
-# pg_isolation_regress finds expected/ only when it is told where its output goes.
+# pg_isolation_regress finds expected/ only if --outputdir is given.
 ISOLATION_OPTS = --inputdir=$(source)/test --outputdir=.
 TAP_TESTS = 1
 PROVE_TESTS = test/t/*.pl
@@ -32,13 +32,14 @@ PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
-# PGXS tracks no dependencies unless the server was configured to, and makes no folders.
+# PGXS tracks no dependencies unless the server was configured with
+# --enable-depend, and it makes no folders.
 $(OBJS): $(call files,src/*.h src/*/*.h)
 $(OBJS) $(OBJS:.o=.bc): | $(sort $(addprefix $(CURDIR)/,$(dir $(OBJS))))
 $(sort $(addprefix $(CURDIR)/,$(dir $(OBJS)))):
 	mkdir -p $@
 
-# The test drivers look for expected/ where they write.
+# The test drivers look for expected/ in the folder that they write to.
 installcheck: | $(CURDIR)/expected
 $(CURDIR)/expected:
 	ln -s $(abspath $(source))/expected $@

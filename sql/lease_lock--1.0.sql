@@ -4,29 +4,30 @@
 \echo Use "CREATE EXTENSION lease_lock" to load this file. \quit
 
 /*
- * The schema may belong to somebody who has created functions and operators
- * there. This script, and each query of a view, names the schema of whatever
- * is not its own: types, functions, operators. A bare operator would be the
- * one of the schema where its argument types fit better, run by whoever reads
- * the view.
+ * The schema may belong to a role that has created functions and operators
+ * there. So this script, and the query of each view, qualify every type,
+ * function and operator that is not their own. An unqualified operator could
+ * be one of that schema whose argument types fit better, and would run with
+ * the privileges of the role that reads the view.
  */
 
 /*
- * Fencing tokens. No cache: a session that kept numbers back would hand out
- * a smaller token after a larger one.
+ * Fencing tokens. The sequence has no cache: a session with cached numbers
+ * would hand out a smaller token after a larger one.
  */
 CREATE SEQUENCE lease_token_seq AS pg_catalog.int8 NO CYCLE CACHE 1;
 
 /*
- * Dumped, so that a restored database does not count backwards. The leases
- * are not: nobody holds them in the restored database.
+ * The sequence is dumped, so that a restored database does not count
+ * backwards. The leases are not dumped: they are not held in the restored
+ * database.
  */
 SELECT pg_catalog.pg_extension_config_dump('lease_token_seq'::pg_catalog.regclass, ''::pg_catalog.text);
 
 /*
  * The era of the tokens: a fingerprint of server, timeline and token sequence,
- * and when it began. The fingerprint is dumped, so that it does not fit the
- * database that it is restored into, which then begins an era of its own.
+ * and when the era began. The fingerprint is dumped. It does not match the
+ * database that it is restored into, so that database begins a new era.
  */
 CREATE SEQUENCE lease_era_seq AS pg_catalog.int8
 	MINVALUE -9223372036854775808 START 1 NO CYCLE CACHE 1;
@@ -49,8 +50,9 @@ COMMENT ON FUNCTION lease_clock_difference() IS
 	'how far the wall clock of the server is ahead of the clock that leases go by';
 
 /*
- * What changes together stands together, so that little is logged: a release
- * changes owner and expires_at, a grant also the three columns behind them.
+ * Columns that change together are adjacent, which keeps WAL records small: a
+ * release changes owner and expires_at, and a grant also the three columns
+ * after them.
  */
 CREATE TABLE lease_lock (
 	resource pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
@@ -70,14 +72,14 @@ CREATE TABLE lease_lock (
 	PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 70);
 
-/* Names are at most 1024 bytes: never worth a trip to a TOAST table. */
+/* Names have at most 1024 bytes, so they need no TOAST table. */
 ALTER TABLE lease_lock
 	ALTER COLUMN resource SET STORAGE PLAIN,
 	ALTER COLUMN owner SET STORAGE PLAIN;
 
 /*
- * Only the functions below touch them. Default privileges of the role that
- * creates the extension may have opened them to everybody.
+ * Only the functions below access these objects. Default privileges of the
+ * role that creates the extension may have granted access to others.
  */
 REVOKE ALL ON TABLE lease_lock FROM PUBLIC;
 REVOKE ALL ON SEQUENCE lease_token_seq, lease_era_seq, lease_era_began_seq FROM PUBLIC;
@@ -136,7 +138,7 @@ CREATE FUNCTION lease_acquire_permit(resource pg_catalog.text, permits pg_catalo
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire_permit(pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.text) IS
-	'acquire one of so many permits, without waiting; true when granted';
+	'acquire one of a number of permits, without waiting; true when granted';
 
 CREATE FUNCTION lease_acquire_permit(resource pg_catalog.text, permits pg_catalog.int4, ttl pg_catalog.interval,
 		owner pg_catalog.text,
@@ -144,7 +146,7 @@ CREATE FUNCTION lease_acquire_permit(resource pg_catalog.text, permits pg_catalo
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire_permit(pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
-	'acquire one of so many permits, waiting for at most wait, or for ever when that is NULL; true when granted';
+	'acquire one of a number of permits, waiting for at most wait, or for ever when that is NULL; true when granted';
 
 CREATE FUNCTION lease_acquire_all(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
@@ -183,7 +185,7 @@ CREATE FUNCTION lease_request(
 	RETURNS pg_catalog.record
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_request(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb, pg_catalog.bool) IS
-	'acquire a lease of any mode with all options; whether it was granted, and who is in the way when it was not';
+	'acquire a lease of any mode with all options; whether it was granted, and what blocks it when it was not';
 
 CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
 		wait pg_catalog.interval, INOUT acquired pg_catalog.bool)
@@ -320,8 +322,9 @@ COMMENT ON FUNCTION lease_purge() IS
 REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
 /*
- * The owner is the password for release: shown to who could release anyway,
- * and to who may see what others are doing.
+ * The owner works like a password for a release. So it is shown only to roles
+ * that could release the lease anyway, and to roles that may see the activity
+ * of others.
  */
 CREATE FUNCTION lease_session_ended(token pg_catalog.int8)
 	RETURNS pg_catalog.bool
@@ -403,7 +406,7 @@ SELECT
 	w.permits
 FROM lease_waiters() AS w;
 COMMENT ON VIEW lease_waiters IS
-	'who waits for which lease, in the order of their turn, and who is in the way';
+	'who waits for which lease, in the order of their turn, and what blocks it';
 REVOKE ALL ON lease_waiters FROM PUBLIC;
 GRANT SELECT ON lease_waiters TO PUBLIC;
 
@@ -430,10 +433,11 @@ REVOKE ALL ON lease_contenders FROM PUBLIC;
 GRANT SELECT ON lease_contenders TO PUBLIC;
 
 /*
- * A picture of the two views. Each name is escaped once, character by character:
- * what cannot be shown appears by its number. An owner that the reader may not
- * see is a node of its own, for each session and each lease. Compiling the query
- * would take a thousand times longer than running it.
+ * A graph of the two views. Each name is escaped once, character by character:
+ * a character that cannot be shown appears as its code. An owner that the
+ * reader may not see becomes a separate node for each session and each lease.
+ * JIT compilation of the query would take a thousand times longer than running
+ * it.
  */
 CREATE FUNCTION lease_wait_graph()
 	RETURNS pg_catalog.text LANGUAGE sql VOLATILE PARALLEL UNSAFE SET jit = off
@@ -551,8 +555,8 @@ COMMENT ON FUNCTION lease_wait_graph() IS
 	'who waits for whom, as a picture in the DOT language of Graphviz';
 
 /*
- * Who is to be told what happens to leases. The creator is kept by name, so
- * that a dump can be restored where roles have other OIDs.
+ * Watches: channels that are notified of events of leases. The creator is
+ * stored by name, so that a dump can be restored where roles have other OIDs.
  */
 CREATE TABLE lease_watch (
 	prefix pg_catalog.text COLLATE pg_catalog."C" NOT NULL,

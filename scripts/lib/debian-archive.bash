@@ -1,7 +1,9 @@
-# Packages and sources of a Debian release, fetched without root and without a trace in the system's own lists.
-# Sourced, by scripts that run inside the throw-away folder.
+# Fetches packages and sources of a Debian release, without root and without
+# changing the system's own lists. Sourced by scripts that run inside the
+# throw-away folder.
 
-# apt-get and apt-cache with lists and sources of our own; what is fetched goes to the current folder.
+# apt-get and apt-cache with their own lists and sources. Downloads go to the
+# current folder.
 private_apt() {
 	local command=$1
 	shift
@@ -12,8 +14,9 @@ private_apt() {
 		-o APT::Default-Release= -o APT::Install-Recommends=false "$@"
 }
 
-# Prints the archives that this machine gets its own release from, as entries of kind $1 for release $2. Asks apt
-# what it would update from empty lists, which understands every format that sources can be written in.
+# Prints the archives that this machine gets its own release from, as entries of
+# kind $1 for release $2. Asks apt which files it would update from empty lists,
+# since apt understands every format of its sources.
 archives_of() {
 	local kind=$1 wanted=$2 here
 	here=$(. /etc/os-release && echo "$VERSION_CODENAME")
@@ -34,7 +37,8 @@ use_archives() {
 	private_apt apt-get update
 }
 
-# Fetches a source package, in its newest version that is really there: an archive may list more than it has.
+# Fetches the newest version of a source package that can be downloaded: an
+# archive may list more versions than it has.
 fetch_source() {
 	local package=$1 version
 	while read -r version; do
@@ -46,7 +50,8 @@ fetch_source() {
 	return 1
 }
 
-# Fetches a package and what it depends on, but for those whose names match the pattern.
+# Fetches a package and its dependencies, except those whose names match the
+# pattern.
 fetch_packages() {
 	local package=$1 but_for=$2 packages
 	mapfile -t packages < <(private_apt apt-get install --simulate "$package" | awk '/^Inst/ { print $2 }' |

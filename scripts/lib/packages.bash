@@ -1,11 +1,12 @@
-# What has to be installed on this machine before anything can be built. Sourced.
+# Installs what this machine needs before anything can be built. Sourced.
 
 # Sets PG_CONFIG to the newest server of version 15 or later that extensions can be built for, or to nothing.
 find_server() {
 	local dir
 	PG_CONFIG=
 	while read -r dir; do
-		# PGXS may be there, with the client programs, but not the server's headers.
+		# PGXS may be installed, with the client programs, but without the
+		# server's headers.
 		if ((${dir##*/} >= 15)) && [[ -x $dir/bin/postgres && -x $dir/bin/pg_config ]] &&
 			[[ -e $("$dir/bin/pg_config" --includedir-server)/postgres.h ]]; then
 			PG_CONFIG=$dir/bin/pg_config
@@ -13,7 +14,8 @@ find_server() {
 	done < <(find /usr/lib/postgresql -mindepth 1 -maxdepth 1 -name '[0-9]*' 2>/dev/null | sort -V)
 }
 
-# Newest server version that is installed without its headers, else the one that the distribution offers.
+# The newest server version that is installed without its headers, else the
+# version that the distribution offers.
 server_version_to_install() {
 	local version
 	version=$({ find /usr/lib/postgresql -path '*/bin/postgres' 2>/dev/null || true; } | cut -d/ -f5 | sort -n | tail -n 1)
@@ -23,8 +25,9 @@ server_version_to_install() {
 	echo "${version:?no PostgreSQL server package found}"
 }
 
-# Packages that are missing, besides the server, for each purpose named: build, tests, the programs that some
-# tests try leases with, static checks, and to build a server from its source.
+# Missing packages, besides the server, for each given purpose: build, tests,
+# the programs that some tests try leases with, static checks, and building a
+# server from its source.
 missing_packages() {
 	local purpose
 	for purpose; do
@@ -43,8 +46,8 @@ missing_for_tests() {
 	perl -MIPC::Run -MTest::More -e 1 2>/dev/null || echo libipc-run-perl
 }
 
-# Without one of these a test is skipped. A Node.js that is not Debian's cannot use Debian's library; the test asks
-# npm then.
+# Without one of these, a test is skipped. A Node.js that is not Debian's cannot
+# use Debian's library; then the test gets the library from npm.
 missing_for_clients() {
 	/usr/bin/python3 -c 'import psycopg' || echo python3-psycopg
 	/usr/bin/python3 -c 'import psycopg2' || echo python3-psycopg2
@@ -77,17 +80,19 @@ as_root() {
 	fi
 }
 
-# Some packages start a service at once and at every boot: PostgreSQL on port 5432, PgBouncer, the exporter. This
-# machine did not ask for them, the tests want the programs only. The policy is gone after the installation.
+# Some packages start a service at once and at every boot: PostgreSQL on port
+# 5432, PgBouncer, the exporter. The tests need only the programs. So a policy
+# forbids starting services, and is removed after the installation.
 #
-# One run at a time installs: it locks the folder of the policy. A policy of ours that is there when it has the lock
-# was left by a run that was killed.
+# Only one run at a time installs: it locks the folder of the policy. If a run
+# that has the lock finds a policy of ours, that was left by a run that was
+# killed.
 unwanted_services=(pgbouncer prometheus-postgres-exporter)
 no_cluster_file=/etc/postgresql-common/createcluster.d/zz_lease_lock_install.conf
 policy_file=/usr/sbin/policy-rc.d
 kept_policy_file=$policy_file.lease_lock_kept
 
-# The lock's file descriptor, while this run has the lock.
+# File descriptor of the lock, while this run holds it.
 install_lock=
 
 is_own_policy() {
@@ -106,7 +111,8 @@ forbid_services() {
 	as_root install -d -m 755 "${no_cluster_file%/*}"
 	echo 'create_main_cluster = false' | as_root tee "$no_cluster_file" >/dev/null
 
-	# A policy that the machine has goes on to decide about all other services.
+	# A policy that the machine already has still decides about all other
+	# services.
 	if [[ -e $policy_file ]] && ! is_own_policy; then
 		as_root mv "$policy_file" "$kept_policy_file"
 	fi
@@ -121,8 +127,8 @@ forbid_services() {
 	as_root chmod 755 "$policy_file"
 }
 
-# Undoes it, and goes on when a step fails: this is also how a script that was stopped ends. Does nothing in a run
-# that did not forbid any.
+# Removes the policy, and continues if a step fails, because this also runs when
+# a script is stopped. Does nothing in a run that set no policy.
 allow_services() {
 	[[ -n $install_lock ]] || return 0
 	if [[ -e $no_cluster_file ]]; then
@@ -138,7 +144,8 @@ allow_services() {
 	install_lock=
 }
 
-# Nor at the next boot, under either system of starting services.
+# Do not start the service at the next boot either, with systemd or with init
+# scripts.
 disable_services() {
 	local package
 	for package in "${unwanted_services[@]}"; do
@@ -154,7 +161,7 @@ apt_install() {
 		apt-get -qq -y --no-install-recommends install "$@" >&2 {install_lock}<&- # what it starts must not keep the lock
 }
 
-# Worth a try each, and not worth to fail for: a test whose client cannot be had is skipped.
+# These packages are optional: a test whose client is missing is skipped.
 install_clients() {
 	local package
 	apt_install "$@" && return
@@ -163,8 +170,9 @@ install_clients() {
 	done
 }
 
-# Installs what is missing for the purposes named, and sets PG_CONFIG unless the caller chose a server. Touches
-# neither the network nor sudo when nothing is missing.
+# Installs what is missing for the given purposes, and sets PG_CONFIG unless the
+# caller chose a server. Uses neither the network nor sudo if nothing is
+# missing.
 install_missing() {
 	local missing clients=() version
 	mapfile -t missing < <(missing_packages "$@")

@@ -1,14 +1,16 @@
-# A folder under /tmp that holds a whole session: copy of the sources, server, data, sockets. Sourced by demo
-# and the checks. Everything else happens inside the folder, as an unprivileged user, and goes when the script ends.
+# A folder under /tmp that holds everything: a copy of the sources, server, data
+# and sockets. Sourced by demo and the checks. Everything else happens inside
+# the folder, as an unprivileged user, and is removed when the script ends.
 
 # shellcheck source-path=SCRIPTDIR
 source "${BASH_SOURCE[0]%/*}/packages.bash"
 
-# Empty until there is a folder to remove, and a command running in it.
+# Empty until the folder exists, and until a command runs in it.
 work=
 child=
 
-# Always under /tmp: a longer path would not fit a socket's name, and make cannot handle spaces.
+# Always under /tmp: a longer path would not fit into the name of a socket, and
+# make does not support spaces in paths.
 make_work_folder() {
 	work=$(mktemp -d /tmp/lease_lock.XXXXXX)
 
@@ -26,21 +28,24 @@ fill_work_folder() {
 	root=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
 	mkdir "$work/tree" "$work/tmp" "$work/socket"
 
-	# The checkout itself is never built in; nor does it matter what an earlier make left there.
+	# Nothing is built in the checkout itself, and files that an earlier make
+	# left there are ignored.
 	tar -C "$root" --exclude=./.git --exclude=./tmp_check --exclude='*.o' --exclude='*.bc' --exclude='*.so' \
 		-cf - . | tar -C "$work/tree" -xf -
 	((EUID != 0)) || chown -R "$account:" "$work"/{tree,tmp,socket}
 }
 
-# Ends what runs in the folder, and puts it back as it was, but for what the script itself keeps there.
+# Ends all processes in the folder, and resets the folder, except for what the
+# script itself keeps there.
 start_over() {
 	stop_all_inside
 	rm -rf "$work"/{tree,tmp,socket,pg,data,total,out.log,quiet.log,server.log} "$work"/report.*
 	fill_work_folder
 }
 
-# Replaces the shell, which has to be a subshell, by a command that runs as the unprivileged user in the
-# sources' copy and talks to the server in the folder.
+# Replaces the shell, which must be a subshell, with a command that runs as the
+# unprivileged user in the copy of the sources, and connects to the server in
+# the folder.
 exec_inside() {
 	local bindir command
 	bindir=$([[ ! -x $PG_CONFIG ]] || "$PG_CONFIG" --bindir) # one that is yet to be built has none
@@ -57,8 +62,9 @@ exec_inside() {
 	exec "${command[@]}"
 }
 
-# Runs a command inside the folder, in a session of its own, and returns its status. In the background, since
-# bash would run no trap before a command in the foreground has ended.
+# Runs a command inside the folder, in its own session, and returns its status.
+# The command runs in the background, since bash runs no trap before a
+# foreground command has ended.
 run_inside() {
 	exec_inside setsid "$@" </dev/null &
 	child=$!
@@ -69,7 +75,8 @@ processes_inside() {
 	find /proc/[0-9]*/cwd -prune -lname "$work/*" 2>/dev/null | cut -d/ -f3
 }
 
-# A postmaster needs SIGQUIT to go at once and take its children and shared memory with it.
+# After SIGQUIT a postmaster exits at once, with its children and its shared
+# memory.
 stop_process() {
 	local pid=$1 first_line=
 	read -r first_line 2>/dev/null <"/proc/$pid/cwd/postmaster.pid" || true
@@ -80,7 +87,7 @@ stop_process() {
 	fi 2>/dev/null || true
 }
 
-# All that runs inside works in the folder, which tells it from anything else on the machine.
+# A process that belongs to the script has its working directory in the folder.
 stop_all_inside() {
 	local pids pid tries
 	for ((tries = 0; tries < 100; tries++)); do
@@ -94,7 +101,8 @@ stop_all_inside() {
 	kill -KILL "${pids[@]}" 2>/dev/null || true
 }
 
-# The folder first: nothing that fails outside of it may leave a server behind.
+# The folder comes first: a failure outside of it must not leave a server
+# behind.
 clean_up() {
 	trap '' INT TERM HUP
 	set +e
@@ -109,14 +117,16 @@ clean_up() {
 	allow_services
 }
 
-# First thing in a script: from here on, whatever ends it leaves nothing behind.
+# Must come first in a script: from here on, nothing is left behind, however the
+# script ends.
 trap clean_up EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 141' PIPE
 trap 'exit 143' TERM
 
-# The caller's servers, language and make flags are none of this script's business; his choice of a server is.
+# The caller's servers, locale and make flags must not affect the script; the
+# chosen server does.
 server_wanted=${PG_CONFIG-}
 unset "${!PG@}" "${!LC_@}" LANGUAGE "${!MAKE@}" MFLAGS COPT CDPATH
 PG_CONFIG=$server_wanted

@@ -3,17 +3,17 @@
  * assertion_cache.c
  *		Leases that the current transaction has asserted.
  *
- * An asserted lease cannot be lost before the transaction ends, except by what
- * the transaction itself does. So it need not be looked at again: a thousand
- * rows under one lease cost one row lock.
+ * An asserted lease cannot be lost before the transaction ends, except by
+ * actions of the transaction itself. So its row need not be read again: a
+ * thousand rows under one lease cost one row lock.
  *
- * An entry lasts as long as the row lock: until the transaction ends, or until
- * a savepoint is rolled back after which the lock was taken. To find these
- * entries, they are also kept in the order in which they were made, which is
- * the order of the nesting of their subtransactions.
+ * An entry lasts as long as its row lock: until the transaction ends, or until
+ * a rollback to a savepoint that was set before the lock was taken. To find
+ * the entries of a subtransaction, all entries are also kept in the order in
+ * which they were made, which is the order in which subtransactions nest.
  *
- * This is only a cache. When it has grown too large, all of it is dropped.
- * A lease that is then asserted again is looked at again.
+ * This is only a cache. When it has grown too large, all of it is dropped, and
+ * the next assertion of a lease reads its row again.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,7 +28,7 @@
 #include "base/compat.h"
 #include "rules/rules.h"
 
-/* Bytes that the cache of one transaction may take. */
+/* Limit of the memory for one transaction, in bytes. */
 #define MAX_CACHE_MEMORY	((Size) 16 * 1024 * 1024)
 
 /* A resource with asserted leases. Resources of the same hash share an entry. */
@@ -40,18 +40,18 @@ typedef struct AssertedResource
 
 typedef struct Assertion
 {
-	dlist_node	node;			/* among those of the resource */
+	dlist_node	node;			/* link in AssertedResource.assertions */
 	dlist_node	in_order;
-	int			nest_level;		/* of the subtransaction that has the row lock */
-	Lease		lease;			/* its names are in the same piece of memory */
+	int			nest_level;		/* of the subtransaction that holds the row lock */
+	Lease		lease;			/* its names are in the same allocation */
 } Assertion;
 
-static MemoryContext cache_context = NULL;	/* goes with the transaction */
+static MemoryContext cache_context = NULL;	/* freed with the transaction */
 static HTAB *resources;
 static dlist_head assertions_in_order;
 static uint64 lost = 0;			/* counts assertions that ended */
 
-/* Get the entry of a resource; NULL when there is none, unless it is to be made. */
+/* Get the entry of a resource. Returns NULL if there is none and the action is not HASH_ENTER. */
 static AssertedResource *
 asserted_resource(const text *resource, HASHACTION action)
 {
@@ -80,14 +80,14 @@ remove_assertion(Assertion *assertion)
 	lost++;
 }
 
-/* While this count stays the same, what was asserted in this transaction still is. */
+/* While this count stays the same, all assertions of this transaction are still valid. */
 uint64
 assertions_lost(void)
 {
 	return lost;
 }
 
-/* Get the lease that is meant if this transaction has asserted it, or NULL. */
+/* Get the claimed lease if this transaction has asserted it, else NULL. */
 const Lease *
 find_assertion(const text *resource, const Claim *claim)
 {
@@ -160,10 +160,11 @@ remember_assertion(const Lease *lease)
 }
 
 /*
- * The transaction itself grants, ends or changes a lease: forget what it
- * asserted in the same lease slot. An exclusive lease leaves no other lease
- * beside it. Other shared leases stay, since they cannot be lost, even
- * if their time ran out.
+ * Forget the assertions of a lease slot, because the transaction itself
+ * grants, ends or changes a lease there. An exclusive lease also ends the
+ * assertions of all other slots, and a lease in another slot those of the
+ * exclusive lease. Assertions of other shared leases stay, since these leases
+ * cannot be lost, even if they expire.
  */
 void
 forget_assertions(const Lease *lease)
@@ -199,7 +200,10 @@ forget_at_end(XactEvent event, void *arg)
 	}
 }
 
-/* Pins go to the parent with their row locks, or are gone with them. */
+/*
+ * At the end of a subtransaction, its assertions go to the parent with their
+ * row locks, or are forgotten if the row locks are released.
+ */
 static void
 follow_subtransaction(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
 {

@@ -1,26 +1,25 @@
 /*-------------------------------------------------------------------------
  *
- * clock.c
- *		The one place that says what time it is.
+ * The clock that leases go by.
  *
- * Leases are dated by lease time, read at the moment that it matters: now() is
- * the start of the transaction, which may be long ago.
+ * Leases are dated by lease time, which is read at the moment when it matters.
+ * now() would be the start of the transaction, which may be long ago.
  *
- * Lease time is CLOCK_BOOTTIME plus an offset. Nobody can set that clock, it
+ * Lease time is CLOCK_BOOTTIME plus an offset. That clock cannot be set, it
  * goes on while the machine is suspended, and NTP adjusts its rate together
- * with that of the wall clock. So the two stay together until somebody steps
- * the wall clock, and then only the wall clock moves.
+ * with that of the wall clock. So the two clocks agree until the wall clock is
+ * stepped, and then only the wall clock moves.
  *
  * The postmaster fixes the offset when it preloads the library, and all its
  * children inherit it, also after a crash restart. A file in the data
- * directory keeps it, so that a restart of the server does not shift leases
- * either. The clock starts at zero when the machine boots, so the file is
- * good for one boot of one machine, which it names. Without a good file,
- * lease time starts from the wall clock.
+ * directory keeps the offset, so that a restart of the server does not shift
+ * leases either. CLOCK_BOOTTIME starts at zero when the machine boots, so the
+ * file is valid for one boot of one machine, and names that boot. Without a
+ * valid file, lease time starts from the wall clock.
  *
- * A server that does not preload the library, or has no such clock, has
- * nobody to fix an offset for all its sessions. There, lease time is the wall
- * clock.
+ * If the library is not preloaded, no process fixes an offset for all
+ * sessions. Then lease time is the wall clock. The same is true on platforms
+ * without CLOCK_BOOTTIME.
  *
  *-------------------------------------------------------------------------
  */
@@ -46,7 +45,7 @@
 #define BOOT_ID_LENGTH	36
 #define MAX_LINE		128
 
-/* Differences below this may come from reading two clocks one after the other. */
+/* Smaller differences can come from reading two clocks one after the other. */
 #define CLOCK_JITTER	INT64CONST(1000)
 
 typedef enum ClockSource
@@ -62,11 +61,11 @@ static const struct config_enum_entry clock_sources[] = {
 };
 
 static int	clock_source = SOURCE_WALL;
-static int64 clock_offset;		/* lease time minus CLOCK_BOOTTIME; of SOURCE_STEADY */
+static int64 clock_offset;		/* lease time minus CLOCK_BOOTTIME; for SOURCE_STEADY */
 
 PG_FUNCTION_INFO_V1(lease_clock_difference);
 
-/* Read a clock; microseconds, or -1 when the system does not have it. */
+/* Read a clock, in microseconds; -1 if the system does not have it. */
 static int64
 read_clock(clockid_t id)
 {
@@ -93,7 +92,7 @@ clock_now(void)
 	return clock_source == SOURCE_STEADY ? read_steady_clock() + clock_offset : GetCurrentTimestamp();
 }
 
-/* Many clients cannot read a year of five digits. To them, such a time never comes. */
+/* Many clients cannot read a year of five digits, so they see infinity instead. */
 TimestampTz
 readable_time(TimestampTz time)
 {
@@ -113,9 +112,9 @@ is_jitter(int64 difference)
 }
 
 /*
- * How far is the wall clock ahead? The answer stays the same, to the
- * microsecond, until the wall clock is stepped: the time that a view shows
- * for a lease must not change from one look to the next.
+ * How far is the wall clock ahead of lease time? The answer stays the same, to
+ * the microsecond, until the wall clock is stepped, so that the time that a
+ * view shows for a lease does not change between two reads.
  */
 int64
 clock_difference(void)
@@ -127,7 +126,7 @@ clock_difference(void)
 	if (clock_source == SOURCE_WALL)
 		return 0;
 
-	/* Read again if the process was suspended between the clocks. */
+	/* Read again if the process was interrupted between the clocks. */
 	for (int i = 0; i < 10 && read_time >= CLOCK_JITTER; i++)
 	{
 		TimestampTz before = clock_now();
@@ -160,7 +159,7 @@ lease_clock_difference(PG_FUNCTION_ARGS)
 	PG_RETURN_INTERVAL_P(interval);
 }
 
-/* For the purge worker, of which there is one. */
+/* Log a step of the wall clock. Only the purge launcher calls this. */
 void
 clock_report_step(void)
 {
@@ -183,7 +182,7 @@ clock_report_step(void)
 						 difference < 0 ? "later" : "earlier")));
 }
 
-/* Read the identifier of this boot of this machine; false when there is none. */
+/* Read the identifier of this boot of this machine; false if there is none. */
 static bool
 read_boot_id(char *boot_id)
 {
@@ -199,7 +198,7 @@ read_boot_id(char *boot_id)
 	return strspn(boot_id, "0123456789abcdef-") == BOOT_ID_LENGTH;
 }
 
-/* Make the one line of the file. It ends in a checksum of all before. */
+/* Build the line that the file consists of. It ends with a checksum of the rest. */
 static void
 form_line(char *line, const char *boot_id, int64 offset)
 {
@@ -212,7 +211,7 @@ form_line(char *line, const char *boot_id, int64 offset)
 	snprintf(line + length, MAX_LINE - length, " %08X\n", crc);
 }
 
-/* Read a line that form_line() made; false when it is not one. */
+/* Parse a line that form_line() built; false if it is not such a line. */
 static bool
 parse_line(const char *line, char *boot_id, int64 *offset)
 {
@@ -226,7 +225,7 @@ parse_line(const char *line, char *boot_id, int64 *offset)
 	return strcmp(line, good_line) == 0;
 }
 
-/* Load the offset from the file; false unless the file is good for this boot. */
+/* Load the offset from the file; false unless the file is valid for this boot. */
 static bool
 load_offset(const char *boot_id)
 {
@@ -259,7 +258,7 @@ load_offset(const char *boot_id)
 	return false;
 }
 
-/* Save the offset. Failure is logged; a restart of the server may then shift leases. */
+/* Save the offset. A failure is logged; then a restart of the server may shift leases. */
 static void
 save_offset(const char *boot_id)
 {
@@ -279,7 +278,7 @@ save_offset(const char *boot_id)
 		durable_rename(CLOCK_FILE ".tmp", CLOCK_FILE, LOG);
 }
 
-/* Have all processes of this server go by the steady clock, if there is one. */
+/* Make all processes of this server use the steady clock, if there is one. */
 static void
 start_steady_clock(void)
 {
@@ -319,8 +318,8 @@ clock_init(void)
 }
 
 /*
- * A lease is a span of time, not a date: a month counts 30 days and a day
- * 24 hours, whatever the calendar and the time zone say.
+ * The duration of a lease does not depend on calendar and time zone: a month
+ * is 30 days, and a day is 24 hours.
  */
 bool
 interval_to_usecs(const Interval *interval, int64 *usecs)

@@ -22,7 +22,7 @@ extern int64 clock_difference(void);
 /* Turn a lease time into what the wall clock says, or will say, at that moment. */
 extern TimestampTz clock_wall_time(TimestampTz lease_time);
 
-/* Turn a time that many clients could not read, from the year 10000 on, into infinity. */
+/* Turn a time from the year 10000 on, which many clients cannot read, into infinity. */
 extern TimestampTz readable_time(TimestampTz time);
 
 /* Write to the log that the wall clock was stepped, once for each step. */

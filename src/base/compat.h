@@ -3,8 +3,8 @@
  * compat.h
  *		Differences between server versions.
  *
- * Code is written for the newest API; what older servers lack is defined
- * here in the newest one's shape, with a word on what changed when.
+ * The code is written for the newest API. What older servers lack is defined
+ * here in the shape of the newest API, with the version that changed it.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,7 +23,7 @@
 #include "varatt.h"				/* no longer part of postgres.h */
 #endif
 
-/* 19: writes and scans take options, index entries are asked for by flags. */
+/* 19: writes and scans take options; flags say which index entries to write. */
 #if PG_VERSION_NUM < 190000
 #define SO_NONE 0
 #define table_beginscan(table, snapshot, nkeys, keys, flags) \
@@ -48,7 +48,7 @@
 						  ((flags) & EIIT_NO_DUPE_ERROR) != 0, conflict, arbiters ONLY_SUMMARIZING(flags))
 #endif
 
-/* 19: a lock tranche is named when it is made, and a DSM initialiser has an argument. */
+/* 19: a lock tranche is named when it is created, and a DSM initializer has an argument. */
 #if PG_VERSION_NUM < 190000
 #include "storage/lwlock.h"
 #define LWLockNewTrancheId(name) LWLockNewTrancheId()
@@ -70,14 +70,14 @@
 	index_beginscan(table, index, snapshot, instrument, nkeys, norderbys)
 #endif
 
-/* 18: a lock that is not available can be logged. */
+/* 18: LockAcquireExtended() can log a failure. */
 #include "storage/lock.h"
 #if PG_VERSION_NUM < 180000
 #define LockAcquireExtended(tag, mode, session, dont_wait, memory_error, local, log) \
 	LockAcquireExtended(tag, mode, session, dont_wait, memory_error, local)
 #endif
 
-/* 17: a lock may be looked for in stronger modes, too; and what is known about all transactions got a better name. */
+/* 17: LockHeldByMe() can include stronger modes, and ShmemVariableCache was renamed. */
 #if PG_VERSION_NUM < 170000
 #include "access/transam.h"
 #include "storage/lock.h"
@@ -85,17 +85,17 @@
 #define TransamVariables ShmemVariableCache
 #endif
 
-/* 19: a worker that goes when its database is to be dropped or copied. */
+/* 19: a worker can be made to exit when its database is to be dropped or copied. */
 #ifndef BGWORKER_INTERRUPTIBLE
 #define BGWORKER_INTERRUPTIBLE 0
 #endif
 
-/* 15.4: marks a database that was dropped by half. */
+/* 15.4: marks a database whose DROP was interrupted. */
 #ifndef DATCONNLIMIT_INVALID_DB
 #define DATCONNLIMIT_INVALID_DB -2
 #endif
 
-/* 17: numbers of processes got a name of their own, and so can wait events. */
+/* 17: MyProcNumber, and wait events with names of their own. */
 #if PG_VERSION_NUM >= 170000
 #include "utils/wait_event.h"
 #define MY_PROC_NUMBER MyProcNumber
@@ -117,7 +117,7 @@
 #include "utils/fmgroids.h"
 #include "utils/guc_tables.h"
 
-/* 16: settings are found by name. */
+/* 16: exported, and can look up any setting by name. */
 static inline struct config_generic *
 find_option(const char *name, bool create_placeholders, bool skip_errors, int elevel)
 {
@@ -129,11 +129,11 @@ find_option(const char *name, bool create_placeholders, bool skip_errors, int el
 	return NULL;
 }
 
-/* 16: one function tells the owner of any object, and settings have memory of their own. */
+/* 16: one function checks the owner of any object, and settings have their own allocator. */
 #define object_ownercheck(class, object, role) pg_class_ownercheck(object, role)
 #define guc_malloc(elevel, size) malloc(size)
 
-/* 16: an update says which indexes need entries, not only whether any does. */
+/* 16: an update tells which indexes need entries, not only whether any does. */
 #define TU_UpdateIndexes bool
 #define TU_None false
 #define TU_All true

@@ -18,7 +18,7 @@
 #include "base/compat.h"
 #include "base/privileges.h"
 
-/* May the current role act for the role that acquired the lease? */
+/* Does the current role have the privileges of the role that acquired the lease? */
 bool
 may_act(const Lease *lease)
 {
@@ -26,8 +26,8 @@ may_act(const Lease *lease)
 }
 
 /*
- * May a role see the owners of leases of another one? Roles that may see what
- * others do in pg_stat_activity may, too.
+ * May a role see the owners of leases that another role acquired? Roles that
+ * may see the activity of others in pg_stat_activity may do so, too.
  */
 bool
 role_sees_owner(Oid viewer, Oid holder)
@@ -49,7 +49,7 @@ require_holder_privileges(const Lease *lease)
 		refuse_permission(lease);
 }
 
-/* Fail a call of a role that lacks the privileges of the role that acquired the lease. */
+/* Fail because the current role lacks the privileges of the role that acquired the lease. */
 void
 refuse_permission(const Lease *lease)
 {

@@ -1,11 +1,10 @@
 /*-------------------------------------------------------------------------
  *
- * race.h
- *		Places where another session may come in between.
+ * Points of the code at which races with other sessions are likely.
  *
- * Built with -DLEASE_LOCK_RACES, each of them waits for a random time, which
- * makes races likely that otherwise take days to happen. scripts/check-races
- * does that.
+ * With -DLEASE_LOCK_RACES, each race point sometimes waits for a random time.
+ * So races happen in minutes that otherwise take days. scripts/check-races
+ * builds and tests that way.
  *
  *-------------------------------------------------------------------------
  */

@@ -3,8 +3,8 @@
  * subxact.c
  *		Work in a subtransaction.
  *
- * For what has to be undone without failing the caller's transaction: locks
- * that were only to be looked at, some of several grants.
+ * For work that must be undone without failing the caller's transaction: an
+ * attempt that may fail, or grants of which all or none must stay.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,9 +17,10 @@
 #include "base/subxact.h"
 
 /*
- * Do the work; what it did stays if it returns true. Returns its error, if
- * it failed. It must not leave anything behind that belongs to
- * the subtransaction, such as a row that an open table stands on.
+ * Do the work in a subtransaction. Its effects stay if it returns true, and
+ * are rolled back if it returns false or fails. Returns its error, or NULL.
+ * The work must not leave anything behind that belongs to the subtransaction,
+ * such as a buffer pin in the slot of an open table.
  */
 ErrorData *
 run_subtransaction(SubtransactionWork work, void *arg)

@@ -3,11 +3,12 @@
  * superuser_settings.c
  *		Settings that only a superuser may change.
  *
- * Where the library is preloaded the server protects them. Where it is not,
- * they are nobody's until the first call loads it. A session that asked for a
- * value when it connected then loses that value, since it may not set it; but
- * the value that ALTER ROLE or ALTER DATABASE gave to the session was replaced
- * by it, and is lost, too. Whoever defines the settings has to know that.
+ * If the library is preloaded, the server protects these settings. If it is
+ * not, they are undefined placeholders until the first call loads the library.
+ * A value that a session without the privilege asked for when it connected is
+ * then dropped. But that value had already replaced the one that ALTER ROLE or
+ * ALTER DATABASE gave to the session, so that one is lost, too. The caller
+ * must know when this has happened.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,7 +20,7 @@
 #include "base/compat.h"
 #include "base/superuser_settings.h"
 
-/* What decided on the value that a setting had when the session began? */
+/* Which source gave the setting its value when the session began? */
 static GucSource
 first_source(const char *name)
 {
@@ -29,7 +30,7 @@ first_source(const char *name)
 }
 
 /*
- * Define the settings of these names. Returns whether the connection asked for
+ * Define the settings of these names. Returns true if the connection asked for
  * one of them without the privilege, and so hid the superuser's value.
  */
 bool

@@ -1,19 +1,19 @@
 /*-------------------------------------------------------------------------
  *
- * quota.c
- *		How much a session may ask for: the longest ttl, the most leases.
+ * Limits of a session: the longest ttl, and the number of leases per owner.
  *
- * Both settings are a superuser's, to be set for roles and databases.
+ * Only a superuser may change the two settings. They are meant to be set for
+ * roles and databases.
  *
- * A session that hid the superuser's value when it connected gets no leases;
- * see superuser_settings.c.
+ * A session that hid the superuser's value when it connected gets no leases.
+ * See superuser_settings.c.
  *
- * The leases of an owner are counted by reading the table, after the new one
- * was written and before its transaction goes on. Two sessions of the same
- * owner may do that at the same time. Whichever counts last sees the lease
- * of the other one, committed or not, so that together they never get more
- * than the limit; nobody waits, and nothing is locked for it. What an
- * open transaction was granted counts, even if it is going to roll back.
+ * The leases of an owner are counted by reading the table, after the new lease
+ * was written and before the call returns. Two sessions of the same owner may
+ * count at the same time. The session that counts last sees the lease of the
+ * other one, committed or not, so together they never exceed the limit.
+ * Counting waits for nobody and locks nothing. A lease of an open transaction
+ * counts, even if that transaction rolls back later.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,7 +30,7 @@
 #include "rules/rules.h"
 #include "store/store.h"
 
-/* As far as a ttl can go, in milliseconds. */
+/* Longest possible ttl, in milliseconds. */
 #define MAX_MAX_TTL		(MAX_TTL / 1000.0)
 
 static double max_ttl = 0;
@@ -77,7 +77,10 @@ refuse_hidden_limit(void)
 			 errhint("Connect again without that option.")));
 }
 
-/* What a message calls the lease on a resource, or all leases of an owner, without a resource. */
+/*
+ * The name in messages for the lease on a resource or, without a resource, for
+ * all leases of an owner.
+ */
 char *
 which_lease(const text *resource)
 {
@@ -85,8 +88,8 @@ which_lease(const text *resource)
 }
 
 /*
- * Refuse a ttl, or another time for which nobody else gets the lease, in
- * microseconds, beyond lease_lock.max_ttl.
+ * Refuse a time above lease_lock.max_ttl. The time, in microseconds, is a ttl,
+ * or another time that keeps other owners from the lease.
  */
 void
 require_ttl_allowed(const text *resource, const char *what, int64 ttl)
@@ -102,7 +105,7 @@ require_ttl_allowed(const text *resource, const char *what, int64 ttl)
 				 errhint("Take a shorter ttl and renew the lease in time, or ask a superuser to raise the setting.")));
 }
 
-/* What to count: leases of this owner that have not ended by this time. */
+/* Filter: leases of this owner that are held at this time. */
 typedef struct Counted
 {
 	const text *owner;
@@ -119,8 +122,9 @@ is_counted(const Lease *lease, const void *arg)
 }
 
 /*
- * Count the leases of an owner, but not further than to a limit. There may
- * be several versions of one, of which any counts, and several slots.
+ * Count the leases of an owner, and stop above the limit. A lease counts once,
+ * even if several versions of its row, or several slots of its resource, are
+ * found.
  */
 static int64
 count_leases(const text *owner, int64 limit)
@@ -150,8 +154,9 @@ count_leases(const text *owner, int64 limit)
 }
 
 /*
- * Refuse a lease that was just written, if its owner now has more than
- * lease_lock.max_leases_per_owner. Waiting would not help: it is an error.
+ * Fail if the owner of a lease that was just written now has more than
+ * lease_lock.max_leases_per_owner. This is an error and not a refusal, because
+ * waiting would not help.
  */
 void
 require_lease_allowed(const text *resource, const text *owner)

@@ -3,9 +3,10 @@
  * request.c
  *		Acquiring leases: trying, waiting, any of several, all of several.
  *
- * What is in the way says where to wait: behind an open transaction in the
- * server's lock manager, where deadlocks are seen, and behind a lease in the
- * queue. Either way the end of it is another try: see wait.h.
+ * A refusal tells where to wait. Behind an open transaction, the session waits
+ * in the lock manager, where the server sees deadlocks. Behind a committed
+ * lease, it waits in the queue. Either way it tries again after that: see
+ * wait.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,8 +29,8 @@
 #include "wait/wait.h"
 
 /*
- * Grant the first lease that can be had now, in the order given; the request
- * then names it. Never waits.
+ * Grant the first lease that is free now, in the given order, and store its
+ * resource in the request. Never waits.
  */
 static GrantOutcome
 try_any(LeaseRequest *request, text **resources, int nresources)
@@ -38,7 +39,7 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 	GrantOutcome outcome = (GrantOutcome) {.result = REFUSED_QUEUE, .held_until = DT_NOEND};
 	TimestampTz held_until = DT_NOEND;
 	bool		open = false;
-	PurgePatience patience = {0};	/* with all of them together */
+	PurgePatience patience = {0};	/* shared by all resources */
 
 	for (int i = 0; i < nresources && outcome.result != GRANTED; i++)
 	{
@@ -51,13 +52,13 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 	}
 	store_close(store);
 
-	/* Of several, nobody in particular is in the way. */
+	/* With several resources, no single holder or transaction blocks the request. */
 	if (nresources > 1 && outcome.result != GRANTED)
 		return (GrantOutcome) {.result = REFUSED_HELD, .held_until = held_until, .open = open};
 	return outcome;
 }
 
-/* Wait for the first lease that can be had. */
+/* Wait until one of the leases can be granted. */
 static GrantOutcome
 wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait, void (*before_sleep) (void))
 {
@@ -65,7 +66,7 @@ wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait
 	MemoryContext look_context;
 	GrantOutcome outcome;
 
-	/* A wait may be long; what a look needs must not add up. */
+	/* A wait may be long: free the memory of each try. */
 	look_context = AllocSetContextCreate(caller_context, "lease wait", ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(look_context);
 
@@ -100,17 +101,17 @@ wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait
 }
 
 /*
- * Grant the first lease that can be had, waiting for all of them for at most so
- * many microseconds, or for as long as it takes when that is negative. The
- * request then names it. Calls before_sleep, if given, each time that it is
- * going to wait.
+ * Grant the first lease that becomes free, and store its resource in the
+ * request. Waits for at most the given number of microseconds, or without
+ * limit if that is negative. Calls before_sleep, if given, each time before it
+ * waits.
  */
 GrantOutcome
 acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait, void (*before_sleep) (void))
 {
 	GrantOutcome outcome;
 
-	/* Behind others there is nothing to be had without a wait. */
+	/* If others wait already, go straight to the queue. */
 	if (wait == 0 || !wait_is_likely(resources, nresources))
 	{
 		outcome = try_any(request, resources, nresources);
@@ -129,13 +130,13 @@ acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait,
 typedef struct AllGrant
 {
 	LeaseRequest *request;
-	text	  **resources;		/* in the order in which everybody takes them */
+	text	  **resources;		/* sorted: all sessions use the same order */
 	int			nresources;
 	int64		wait;
 	bool		granted;
 } AllGrant;
 
-/* Let an exclusive lease that we have just been granted begin now. */
+/* Let an exclusive lease that this call was granted begin now. */
 static void
 restart_lease(LeaseStore *store, const LeaseRequest *request)
 {
@@ -156,13 +157,13 @@ restart_lease(LeaseStore *store, const LeaseRequest *request)
 	unlock_resource(request->resource);
 }
 
-/* SubtransactionWork: take one after the other. */
+/* SubtransactionWork: acquire the leases one after the other. */
 static bool
 take_all(void *arg)
 {
 	AllGrant   *all = arg;
 	int64		deadline = all->wait > 0 ? clock_monotonic() + all->wait : 0;
-	int			nstale = 0;		/* so many have lost time while we waited */
+	int			nstale = 0;		/* leases before this one lost time during a wait */
 	LeaseStore *store;
 
 	for (int i = 0; i < all->nresources; i++)
@@ -188,7 +189,7 @@ take_all(void *arg)
 	return true;
 }
 
-/* Does a look show that one of them cannot be had without waiting? */
+/* Does a look show that one of the leases cannot be granted without waiting? */
 static bool
 one_is_taken(LeaseRequest *request, text **resources, int nresources)
 {
@@ -210,9 +211,8 @@ one_is_taken(LeaseRequest *request, text **resources, int nresources)
 }
 
 /*
- * Grant exclusive leases on all of these resources, or on none. They are
- * sorted, so that two who want some of the same wait for each other only
- * one way.
+ * Grant exclusive leases on all of these resources, or on none. The resources
+ * are sorted, so that two such calls cannot deadlock with each other.
  */
 bool
 acquire_all(LeaseRequest *request, text **resources, int nresources, int64 wait)

@@ -3,18 +3,18 @@
  * guard.c
  *		The trigger that lets only the holder of a row's lease write the row.
  *
- * The owner comes from the setting lease_lock.owner, so that programs that
- * know nothing of leases are refused, and those that do need say it only once
- * in a transaction. SET LOCAL works through a pooler of transactions.
+ * The owner comes from the setting lease_lock.owner. So a program that knows
+ * nothing of leases is refused, and a program that does sets the owner once in
+ * a transaction. SET LOCAL works through a pooler in transaction mode.
  *
- * Which role needs the privileges of the one that acquired the lease? The
- * current one, or the one that the session acts as. Only in a cascade of a
- * foreign key nobody chose the current role: it is the owner of the table.
- * There the role counts that set lease_lock.owner, and so claims the lease.
+ * The trigger checks the privileges of the current role, or of the role that
+ * the session acts as. In a cascade of a foreign key the current role is the
+ * owner of the table, which nobody chose. There the trigger checks the role
+ * that set lease_lock.owner, because that role claims the lease.
  *
- * A lease that was asserted stays with the transaction, see assertion_cache.c. Asked for
- * thousands of rows of one lease, the trigger does little more than to put
- * together the resource's name.
+ * An asserted lease stays with the transaction, see assertion_cache.c. For
+ * further rows of the same lease, the trigger does little more than build the
+ * name of the resource.
  *
  *-------------------------------------------------------------------------
  */
@@ -40,27 +40,27 @@ typedef struct Guard
 {
 	Template   *template;
 	StringInfoData name;
-	uint64		losses;			/* when the row that the template remembers */
-	uint64		settings;		/* was found to be covered, and */
-	Oid			role;			/* by whom */
-	Oid			shown_to[2];	/* current role and that of the session, when it was found out */
+	uint64		losses;			/* assertions_lost() when the remembered row passed */
+	uint64		settings;		/* settings at that time */
+	Oid			role;			/* role at that time */
+	Oid			shown_to[2];	/* current role and role of the session, when hides_name was set */
 	bool		hides_name;		/* whether errors must not show the name */
 } Guard;
 
-/* An owner, and who set it; invalid: it came with the session. */
+/* An owner, and the role that set it; invalid: the value came with the session. */
 typedef struct OwnerSetting
 {
 	Oid			set_by;
 	char		owner[FLEXIBLE_ARRAY_MEMBER];	/* a text */
 } OwnerSetting;
 
-/* The settings, and what they mean; NULL when empty. */
+/* The settings, raw and parsed; parsed values are NULL when empty. */
 static char *owner_setting;
 static char *token_setting;
 static const OwnerSetting *session_owner = NULL;
-static bool defining = true;	/* a value was set before it could be told by whom */
+static bool defining = true;	/* values set earlier have no known role */
 static const int64 *session_token = NULL;
-static uint64 settings = 0;		/* counts their changes */
+static uint64 settings = 0;		/* counts changes of the settings */
 
 static bool
 check_owner(char **newval, void **extra, GucSource source)
@@ -149,7 +149,7 @@ guard_init(void)
 							   check_token, assign_token, NULL);
 }
 
-/* Refuse a trigger that was created by hand and could not do its work. */
+/* Refuse a trigger that was created by hand in a form that does not work. */
 static void
 check_trigger(FunctionCallInfo fcinfo)
 {
@@ -175,7 +175,7 @@ check_trigger(FunctionCallInfo fcinfo)
 				 errhint("Call lease_protect() to protect a table.")));
 }
 
-/* Get what the trigger keeps for this statement. */
+/* Get the state of the trigger for this statement, and create it at the first row. */
 static Guard *
 get_guard(FunctionCallInfo fcinfo)
 {
@@ -207,7 +207,7 @@ refuse_truncate(Relation table)
 			 errhint("Delete the rows, or call lease_unprotect() first.")));
 }
 
-/* Name the table in the context of whatever goes wrong. */
+/* Error context callback: name the table. */
 static void
 describe_table(void *arg)
 {
@@ -215,8 +215,9 @@ describe_table(void *arg)
 }
 
 /*
- * Which role writes? The server's own statements of a foreign key, and nothing
- * else, run without enforced row security; they run as the table's owner.
+ * The role whose privileges count. Only the server's own statements for a
+ * foreign key run without enforced row security. They run as the owner of the
+ * table.
  */
 static Oid
 writing_role(void)
@@ -226,7 +227,7 @@ writing_role(void)
 	return session_owner != NULL && OidIsValid(session_owner->set_by) ? session_owner->set_by : GetOuterUserId();
 }
 
-/* Must errors not show the name of a row's lease to those who get them? */
+/* Must errors hide the name of a row's lease from the roles that get them? */
 static bool
 hides_name(Guard *guard)
 {
@@ -262,8 +263,8 @@ assert_for_row(Guard *guard, Relation table, const text *resource)
 }
 
 /*
- * Has a row with the same values been let pass in this statement, and nothing
- * changed since that could make a difference?
+ * Has a row with the same values passed in this statement, with no relevant
+ * change since?
  */
 static bool
 is_covered(const Guard *guard, TupleTableSlot *row)
@@ -281,7 +282,7 @@ remember_covered(Guard *guard, TupleTableSlot *row)
 	guard->role = GetUserId();
 }
 
-/* Make sure of the leases of a row, before and after the change. */
+/* Assert the leases of a row, before and after the change. */
 static void
 guard_row(Guard *guard, const TriggerData *call)
 {
@@ -300,7 +301,7 @@ guard_row(Guard *guard, const TriggerData *call)
 /*
  * lease_guard('template') returns trigger
  *
- * An update that moves a row from one lease to another needs both.
+ * An update that moves a row from one lease to another needs both leases.
  */
 Datum
 lease_guard(PG_FUNCTION_ARGS)

@@ -3,12 +3,13 @@
  * protect.c
  *		Setting up tables that refuse writes without a lease.
  *
- * A protected table has two triggers, and nothing else that would have to be
- * kept in step with it: they are dumped, renamed and dropped with the table.
+ * A protected table has two triggers and no other state that could get out of
+ * step. The triggers are dumped, renamed and dropped with the table.
  *
- * The one for rows fires last among its kind, which go by name: the others may
- * still change the columns that name the lease. That for TRUNCATE is put on
- * each partition, too, as those for statements are not inherited.
+ * The row trigger fires last of its kind, because triggers fire in the order
+ * of their names. So other triggers can still change the columns that name the
+ * lease. The TRUNCATE trigger is created on each partition as well, because
+ * statement triggers are not inherited.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,7 +40,7 @@
 PG_FUNCTION_INFO_V1(lease_protect);
 PG_FUNCTION_INFO_V1(lease_unprotect);
 
-/* Behind all names that begin with a letter. */
+/* These names sort after all names that begin with a letter. */
 #define ROW_TRIGGER			"~lease_guard"
 #define TRUNCATE_TRIGGER	"~lease_guard_truncate"
 
@@ -95,8 +96,8 @@ require_ownership(Oid relid)
 }
 
 /*
- * Open a table that the caller wants to protect or no longer protect. Nobody
- * else may lock it, not even for a moment.
+ * Open a table that the caller wants to protect or unprotect. A role that does
+ * not own the table must not lock it, not even for a moment.
  */
 static Relation
 open_own_table(Oid relid)
@@ -109,7 +110,7 @@ open_own_table(Oid relid)
 	return table;
 }
 
-/* Refuse what a trigger could not protect. */
+/* Refuse a table that a trigger cannot protect. */
 static void
 check_protectable(Relation table, Oid lease_schema, List *inheritors)
 {
@@ -148,7 +149,7 @@ qualified_name(Oid relid)
 	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)), get_rel_name(relid));
 }
 
-/* Run a statement that defines something. */
+/* Run a DDL statement. */
 static void
 run_utility(const char *statement)
 {

@@ -3,17 +3,18 @@
  * template.c
  *		Names of resources made from the columns of a row.
  *
- * 'workitem:{id}' is a template: {id} stands for the value of a column, {{ and
- * }} for braces. Columns go by their names, which survive a dump, and not by
- * their numbers, which do not.
+ * In the template 'workitem:{id}', {id} stands for the value of a column. {{
+ * and }} stand for braces. Columns are named, because names survive a dump and
+ * column numbers do not.
  *
- * Everybody has to come to the same name, whatever the settings of the session.
- * So a value is written as in value::text, but numbers without trailing zeros,
- * dates and times as in ISO 8601 and in UTC; types whose text depends on
- * settings are refused.
+ * All sessions must build the same name, whatever their settings. So a value
+ * is written as in value::text, but numbers without trailing zeros, and dates
+ * and times as in ISO 8601 and in UTC. Types whose text depends on settings
+ * are refused.
  *
- * A session parses a template once, until the table changes, and not in each
- * statement, whose rows may be few.
+ * A session parses a template once and keeps the result until the table
+ * changes. Parsing in each statement would be slow for statements with few
+ * rows.
  *
  *-------------------------------------------------------------------------
  */
@@ -40,7 +41,7 @@
 /* Some text, and the column behind it. */
 typedef struct TemplatePart
 {
-	int			literal;		/* where it begins in the template's text */
+	int			literal;		/* offset in the template's text */
 	int			literal_length;
 	AttrNumber	column;			/* 0: none */
 	Oid			type;			/* of the column; ANYENUMOID for any enum */
@@ -58,7 +59,7 @@ struct Template
 	TemplatePart parts[FLEXIBLE_ARRAY_MEMBER];
 };
 
-/* The parsed template of a trigger, with a text of its own and no open table. */
+/* The parsed template of a trigger, with its own copy of the text and no open table. */
 typedef struct ParsedTemplate
 {
 	Oid			trigger;		/* hash key */
@@ -79,7 +80,7 @@ refuse_syntax(const char *text, const char *problem)
 					 "{{ and }} stand for braces.")));
 }
 
-/* Which of the types below is it? Invalid: none of them. */
+/* The type by which append_value() writes a value; InvalidOid for an unsupported type. */
 static Oid
 printable_type(Oid type)
 {
@@ -216,7 +217,7 @@ template_size(int nparts)
 
 /*
  * Parse a template for a table, in the current memory context. The text and
- * the table have to stay as long as the result is used.
+ * the table must last as long as the result is used.
  */
 Template *
 template_for_table(const char *text, Relation table)
@@ -243,7 +244,7 @@ template_for_table(const char *text, Relation table)
 
 		if (*c == c[1])
 		{
-			/* A brace for two: the first is text, the second skipped. */
+			/* A doubled brace: the first is text, the second is skipped. */
 			part->literal_length++;
 			c++;
 		}
@@ -267,7 +268,7 @@ template_for_table(const char *text, Relation table)
 	return template;
 }
 
-/* Forget what was parsed for a table that changes, or for all of them. */
+/* Relcache callback: forget the templates of a table, or all of them. */
 static void
 forget_templates(Datum arg, Oid relid)
 {
@@ -293,7 +294,7 @@ template_init(void)
 	CacheRegisterRelcacheCallback(forget_templates, (Datum) 0);
 }
 
-/* Keep a template for the statements to come. */
+/* Keep a template for later statements. */
 static void
 keep_template(Oid trigger, const Template *template)
 {
@@ -327,12 +328,13 @@ keep_template(Oid trigger, const Template *template)
 
 /*
  * Get the template that is the argument of a trigger, in the current memory
- * context. It is a copy, since what is kept may be forgotten at any time.
+ * context. The result is a copy, since the cached template may be forgotten at
+ * any time.
  *
- * A statement has triggers of its own, as they were when it began. What was
- * parsed meanwhile for a trigger that has been replaced is of no use to it: it
- * would go by places in another text. Columns are the same, as no table is
- * altered that a statement writes to.
+ * A statement uses the triggers as they were when it began. If the trigger was
+ * replaced since, the cached template belongs to another text, and its offsets
+ * do not fit. The columns are the same, since a table that a statement writes
+ * to cannot be altered.
  */
 Template *
 template_of_trigger(const Trigger *trigger, Relation table)
@@ -358,7 +360,7 @@ template_of_trigger(const Trigger *trigger, Relation table)
 	return template;
 }
 
-/* May errors show the name that a row's values make? */
+/* May errors show the name that is built from a row's values? */
 bool
 template_is_visible(const Template *template)
 {
@@ -369,8 +371,8 @@ template_is_visible(const Template *template)
 }
 
 /*
- * Make the name of the resource that a row belongs to. The result is in the
- * buffer, and good until that is used again.
+ * Build the name of the resource that a row belongs to. The result is in the
+ * buffer, and is valid until the next call.
  */
 text *
 template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer)
@@ -418,7 +420,7 @@ template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer)
 	return (text *) buffer->data;
 }
 
-/* Is the name the same for both, judged by the values that it is made of? */
+/* Do both rows have the same name, judged by the values that it is built from? */
 bool
 template_unchanged(const Template *template, TupleTableSlot *old_row, TupleTableSlot *new_row)
 {
@@ -443,8 +445,8 @@ template_unchanged(const Template *template, TupleTableSlot *old_row, TupleTable
 }
 
 /*
- * Remember the values of a row, to know one of the same name sooner than by
- * making the name. Only of templates whose values need no memory.
+ * Remember the values of a row, so that a row with the same name is recognized
+ * without building the name. Works only if all columns are passed by value.
  */
 void
 template_remember(Template *template, TupleTableSlot *row)
@@ -464,7 +466,7 @@ template_remember(Template *template, TupleTableSlot *row)
 	template->remembers = true;
 }
 
-/* Has the row the values that are remembered? */
+/* Does the row have the remembered values? */
 bool
 template_is_remembered(const Template *template, TupleTableSlot *row)
 {

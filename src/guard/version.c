@@ -3,13 +3,15 @@
  * version.c
  *		The trigger that keeps the version column of optimistic locking.
  *
- * Who read version 5 writes version 6, as object mappers do by themselves. When
- * the row has another version than 5 by then, the write is based on what is no
- * longer true, and fails with a serialization failure. Who does not mention the
- * column knows nothing of versions; it is counted on for them.
+ * A client that has read version 5 writes version 6, as object mappers do by
+ * themselves. If the row no longer has version 5 by then, the write is based
+ * on outdated data and fails with a serialization failure. A client that does
+ * not mention the column knows nothing of versions, and the trigger counts up
+ * for it.
  *
- * Whether the column was mentioned is told by the statement, not by its value:
- * who states the version that the row has already is late, too.
+ * The trigger takes from the statement, not from the value, whether the column
+ * was mentioned. A write that sets the version that the row already has is
+ * stale, too.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,13 +32,13 @@
 
 PG_FUNCTION_INFO_V1(lease_version);
 
-/* The version column, found once for the rows of a statement. */
+/* The version column, looked up once in a statement. */
 typedef struct VersionColumn
 {
 	AttrNumber	number;
 	Oid			type;
-	int64		last;			/* that the type has */
-	Oid			domain;			/* whose checks are to be made; invalid: none */
+	int64		last;			/* highest value of the type */
+	Oid			domain;			/* domain to check; invalid: none */
 	void	   *domain_state;
 } VersionColumn;
 
@@ -63,7 +65,6 @@ check_trigger(FunctionCallInfo fcinfo)
 						call->tg_trigger->tgname)));
 }
 
-/* Get the column that the trigger names. */
 static VersionColumn *
 get_column(FunctionCallInfo fcinfo)
 {

@@ -4,10 +4,11 @@
  *		Which values of a row errors may show.
  *
  * A role can write rows that it cannot read: with UPDATE on one column, with
- * DELETE on a table whose foreign key cascades, behind row security. The
- * server leaves the values out of its own errors then, and so do the triggers.
+ * DELETE on a table whose foreign key cascades, or behind row security. The
+ * server leaves the values of such rows out of its errors, and so do the
+ * triggers.
  *
- * The current role is not always the one that gets the error. A cascade runs
+ * The current role is not always the role that gets the error. A cascade runs
  * as the owner of the table, and a function may run as its definer. So the
  * role that the session acts as needs the privilege as well.
  *
@@ -35,8 +36,8 @@ may_read(Oid role, Oid table, const char *column)
 }
 
 /*
- * Do those who get an error know the value of the column in any row? The rows
- * of a partition can be read through the tables above it.
+ * May the roles that get an error read the column in all rows? The rows of a
+ * partition can also be read through its ancestors.
  */
 bool
 column_is_visible(Relation table, AttrNumber column)

@@ -24,8 +24,9 @@
 #include "lease/lease.h"
 
 /*
- * Say who has the claimed lease, as far as the caller may know. In a function
- * that runs as its definer, the error still goes to the session.
+ * Describe the holder of the claimed lease, as far as the caller may see it.
+ * The error of a function that runs as its definer still goes to the session,
+ * so the role of the session must be allowed to see it, too.
  */
 static char *
 describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
@@ -51,7 +52,7 @@ describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 	return psprintf("Another owner holds it %s.", how_long);
 }
 
-/* Find a lease that tells why the claimed one is not held; NULL when none does. */
+/* Find a lease that explains why the claimed one is not held; NULL if there is none. */
 static const LeaseRow *
 find_culprit(const LeaseRows *rows, const Claim *claim, TimestampTz now)
 {
@@ -66,7 +67,7 @@ find_culprit(const LeaseRows *rows, const Claim *claim, TimestampTz now)
 	return culprit;
 }
 
-/* What errors call the resource. */
+/* The name of the resource in error messages. */
 char *
 asserted_name(const text *resource, const Asserter *asserter)
 {
@@ -76,8 +77,8 @@ asserted_name(const text *resource, const Asserter *asserter)
 }
 
 /*
- * Fail an assertion. Where the resource is not told, nothing is told of its
- * lease either: the times and tokens in lease_status would tell which it is.
+ * Fail an assertion. If the error must not name the resource, it tells nothing
+ * about its lease either. Times and tokens would identify it in lease_status.
  */
 static void
 refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim, TimestampTz now,
@@ -100,7 +101,7 @@ refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim
 					 "what it is about may have changed.")));
 }
 
-/* Refuse a lease that the roles which count may not act on. */
+/* Fail if neither of the asserter's roles may act on the lease. */
 static void
 require_reliance(const Lease *lease, const Asserter *asserter)
 {
@@ -117,8 +118,8 @@ require_reliance(const Lease *lease, const Asserter *asserter)
 }
 
 /*
- * Lock the row of the lease that is meant, or fail if it is not held. Returns
- * the transaction to wait for before that can be told, if there is one.
+ * Lock the row of the claimed lease, or fail if it is not held. If another
+ * transaction must end before that can be decided, returns that transaction.
  */
 static TransactionId
 try_assert(LeaseStore *store, const text *resource, const Claim *claim, const Asserter *asserter, int64 *token)
@@ -151,13 +152,13 @@ try_assert(LeaseStore *store, const text *resource, const Claim *claim, const As
 }
 
 /*
- * Make sure that the lease that is meant is held, and keep it from being lost
- * before the transaction ends, even when its time runs out. Returns the token.
- * Waits for an open transaction that ends the lease or hands it over, but
- * not for one that renews it.
+ * Make sure that the claimed lease is held, and that it cannot be lost before
+ * the transaction ends, even if it expires. Returns its token. Waits for an
+ * open transaction that ends the lease or transfers it, but not for one that
+ * renews it.
  *
- * Beside an open renewal, the version before it is judged. The renewal may be rolled
- * back, so this errs on the safe side. Both versions get the row lock.
+ * During an open renewal, the version before it counts. The renewal may be
+ * rolled back, so this errs on the safe side. Both versions get the row lock.
  */
 int64
 assert_lease(const text *resource, const Claim *claim, const Asserter *asserter)
@@ -188,7 +189,7 @@ assert_lease(const text *resource, const Claim *claim, const Asserter *asserter)
 	return token;
 }
 
-/* Get the token of a lease that this owner holds; false when it does not. */
+/* Get the token of the lease that this owner holds; false if the owner holds none. */
 bool
 held_token(const text *resource, const text *owner, int64 *token)
 {

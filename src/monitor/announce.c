@@ -1,13 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * announce.c
- *		Telling that somebody begins to wait for a lease.
+ * Notices that a session begins to wait for a lease.
  *
- * NOTIFY tells at commit. A waiter does not commit before its wait is over,
- * when it is too late to ask the holder to give way. So a background worker of
- * its own sends the notices of a wait. They are in a segment of dynamic shared
- * memory, which the waiter keeps until its wait ends. A worker that comes too
- * late finds no segment, and says nothing.
+ * NOTIFY sends at commit. A waiter commits only after its wait, when it is too
+ * late to ask the holder to give way. So a separate background worker sends
+ * the notices of a wait. They are in a segment of dynamic shared memory, which
+ * the waiter keeps until its wait ends. A worker that starts too late finds no
+ * segment, and sends nothing.
  *
  * lease_wait() commits before it sleeps, and needs no worker.
  *
@@ -28,7 +27,7 @@
 #include "base/compat.h"
 #include "monitor/watches.h"
 
-/* What the worker finds: channel and payload by turns, each with its final zero. */
+/* Data for the worker: channel and payload alternate, each with a terminating zero. */
 typedef struct Announcement
 {
 	int			count;
@@ -78,7 +77,7 @@ fill(Announcement *announced, List *notices)
 	}
 }
 
-/* Have a worker send the notices. Without a free worker slot nobody is told. */
+/* Start a worker that sends the notices. Without a free worker slot no notice is sent. */
 static void
 start_worker(List *notices)
 {
@@ -103,15 +102,15 @@ start_worker(List *notices)
 }
 
 /*
- * Tell the watchers of these resources that somebody begins to wait: at once,
- * or when the transaction commits, if it does so before it sleeps.
+ * Notify the watches of these resources that a session begins to wait: at
+ * once, or when the transaction commits, if it commits before it sleeps.
  */
 void
 announce_wanted(const LeaseRequest *request, text **resources, int nresources, bool commits)
 {
 	List	   *notices = NIL;
 
-	announcement = NULL;		/* one of a wait that failed is gone */
+	announcement = NULL;		/* the segment of a wait that failed is gone */
 	for (int i = 0; i < nresources && event_is_watched(EVENT_WANTED); i++)
 	{
 		Lease		wanted = {
@@ -130,7 +129,7 @@ announce_wanted(const LeaseRequest *request, text **resources, int nresources, b
 		start_worker(notices);
 }
 
-/* The wait is over. */
+/* End the announcement with the wait. */
 void
 announce_end(void)
 {
@@ -139,7 +138,7 @@ announce_end(void)
 	announcement = NULL;
 }
 
-/* Entry of the worker. */
+/* Entry point of the worker. */
 void
 lease_announce_main(Datum arg)
 {

@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * monitor.c
- *		The functions that SQL calls to see how leases are doing.
+ * SQL functions that report statistics of leases.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,7 +30,7 @@ usecs_to_interval(int64 usecs)
 	return IntervalPGetDatum(interval);
 }
 
-/* The bounds of the histogram's buckets; the last one has none. */
+/* The upper bounds of the histogram's buckets; the last bucket has none. */
 static Datum
 handoff_bounds(void)
 {
@@ -54,7 +53,7 @@ handoff_counts(const StatsTotals *totals)
 										   sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }
 
-/* What the view says about where the counters come from. */
+/* The scope of the counters, as the view shows it. */
 static const char *
 scope_name(StatsScope scope)
 {
@@ -73,7 +72,7 @@ scope_name(StatsScope scope)
 /*
  * lease_stats() returns record
  *
- * Without shared memory everything but the scope is NULL.
+ * Without shared memory all columns except the scope are NULL.
  */
 Datum
 lease_stats(PG_FUNCTION_ARGS)

@@ -1,10 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * printable.c
- *		Names for the eyes of an operator, in the log and in pictures.
+ * Names that an operator reads, in the log and in graphs.
  *
- * Anybody may take a lease on any text. What is shown must stay on its line,
- * end where it seems to end, and do nothing to the terminal that shows it.
+ * Any role may acquire a lease on any text. A name that is shown must stay on
+ * its line, must end where it seems to end, and must not control the terminal.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,7 +16,7 @@
 #include "base/compat.h"
 #include "monitor/printable.h"
 
-/* Control characters, line ends, and what turns the direction of writing. */
+/* Control characters, line ends, and characters that change the writing direction. */
 static bool
 is_invisible(pg_wchar character)
 {
@@ -28,10 +27,10 @@ is_invisible(pg_wchar character)
 }
 
 /*
- * Can the character of so many bytes be shown as it is? In a database without
- * an encoding nobody knows what a byte above ASCII stands for. From 0x80 to
- * 0x9F most encodings of one byte have control characters. In some they are
- * letters, but the terminal that shows the log may not know about that.
+ * Can this character, of the given length in bytes, be shown unchanged? In
+ * SQL_ASCII, the meaning of a byte above ASCII is unknown. From 0x80 to 0x9F
+ * most single-byte encodings have control characters. Some have letters there,
+ * but the terminal that shows the log may not know the encoding.
  */
 static bool
 is_printable(const unsigned char *character, int length)
@@ -64,8 +63,8 @@ append_escaped_byte(StringInfo text, unsigned char byte)
 }
 
 /*
- * Append a name with everything escaped that cannot be shown, and the special
- * (ASCII) characters; the backslash should be one of them.
+ * Append a name. Characters that cannot be shown are escaped, and so are the
+ * special ASCII characters, which should include the backslash.
  */
 void
 append_printable(StringInfo text, const char *name, int length, const char *special)
@@ -91,7 +90,7 @@ append_printable(StringInfo text, const char *name, int length, const char *spec
 	}
 }
 
-/* A name in quotes that nothing in it can end. */
+/* A name in quotes. No character in the name can end the quotes. */
 char *
 quote_name(const text *name)
 {
@@ -104,7 +103,7 @@ quote_name(const text *name)
 	return quoted.data;
 }
 
-/* The name of a role, as the view lease_status shows it when it was dropped. */
+/* The name of a role; a dropped role is shown as in the view lease_status. */
 char *
 role_name(Oid role)
 {

@@ -3,23 +3,23 @@
  * stats.c
  *		Counters of what happens to leases, per database.
  *
- * They are in shared memory and only ever added to, with atomic operations
- * that order nothing: who counts takes no lock. A session looks once for the
- * entry of its database, which it cannot leave, and which is not given to
- * another database before this one was dropped. The counters of a database
- * are spread over stripes, so that sessions on many processors do not fight for
- * the same cache lines; who reads adds them up.
+ * The counters are in shared memory, and are only incremented, with atomic
+ * operations. So counting takes no lock. A session looks up the entry of its
+ * database once: a session cannot change its database, and an entry is not
+ * reused before its database is dropped. The counters of a database are spread
+ * over stripes, so that sessions on many processors do not contend for the
+ * same cache lines. Readers add the stripes up.
  *
- * Events count when they happen, whether or not their transaction commits,
- * as the server counts rows that were inserted and rolled back.
+ * Events count when they happen, even if their transaction rolls back, as the
+ * server counts rows that were inserted and rolled back.
  *
- * The number of entries is fixed when the server starts. Databases that come
- * when all are taken by others that still exist share one more, the overflow,
- * and are told so.
+ * The number of entries is fixed when the server starts. If all entries belong
+ * to existing databases, further databases share one more entry, the overflow,
+ * and the view shows that.
  *
- * A lease call must never fail for want of statistics. What may fail, finding
- * the entry, is done in a subtransaction; a session where it did fail does not
- * count.
+ * A lease call must never fail because of statistics. Finding the entry may
+ * fail, so that is done in a subtransaction. A session in which it failed does
+ * not count.
  *
  *-------------------------------------------------------------------------
  */
@@ -46,7 +46,7 @@
 
 #define STRIPES			4
 
-/* Only a preloaded library can have it changed. */
+/* Can be changed only if the library is preloaded. */
 static int	stats_databases = 256;
 
 typedef struct Stripe
@@ -54,7 +54,7 @@ typedef struct Stripe
 	pg_atomic_uint64 counters[NUM_STATS_COUNTERS];
 	pg_atomic_uint64 longest_wait;
 	pg_atomic_uint64 handoffs[HANDOFF_BOUNDS + 1];
-	char		padding[PG_CACHE_LINE_SIZE];	/* apart from the next one */
+	char		padding[PG_CACHE_LINE_SIZE];	/* keeps stripes in different cache lines */
 } Stripe;
 
 typedef struct DatabaseStats
@@ -64,7 +64,7 @@ typedef struct DatabaseStats
 	Stripe		stripes[STRIPES];
 } DatabaseStats;
 
-/* The lock protects which database has which entry, and since when. */
+/* The lock protects the assignment of entries to databases, and their start times. */
 typedef struct Stats
 {
 	LWLock		lock;
@@ -75,14 +75,14 @@ typedef struct Stats
 } Stats;
 
 static Stats *stats = NULL;
-static DatabaseStats *entry = NULL; /* that of this database */
-static Stripe *stripe = NULL;	/* and the one to count in */
+static DatabaseStats *entry = NULL; /* entry of this database */
+static Stripe *stripe = NULL;	/* and the stripe of this session */
 static bool gave_up = false;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
-/* Begin at zero. The caller holds the lock, or nobody else knows the entry. */
+/* Reset an entry. The caller holds the lock, or no other process knows the entry. */
 static void
 clear_entry(DatabaseStats *which)
 {
@@ -186,7 +186,7 @@ init_segment(DSM_INIT_ARGS)
 }
 #endif
 
-/* Find the shared memory; NULL when this server has none. May fail. */
+/* Attach to the shared memory; NULL if this server has none. May fail. */
 static Stats *
 attach_stats(void)
 {
@@ -202,7 +202,7 @@ attach_stats(void)
 	return stats;
 }
 
-/* The entry of a database; NULL when it has none. The caller holds the lock. */
+/* The entry of a database; NULL if it has none. The caller holds the lock. */
 static DatabaseStats *
 entry_of(Oid database)
 {
@@ -213,9 +213,10 @@ entry_of(Oid database)
 }
 
 /*
- * Free the entries of databases that were dropped. Nobody is connected to
- * those, so nobody counts there. The catalog is read without the lock; who
- * is in the list was visible to others before, hence must be to us.
+ * Free the entries of dropped databases. No session is connected to a dropped
+ * database, so nobody counts in its entry. The catalog is read without the
+ * lock. That is safe: a database in the list was already visible to the
+ * session that added it, so a catalog lookup from now on sees it, too.
  */
 static void
 free_dropped(void)
@@ -242,7 +243,7 @@ free_dropped(void)
 	pfree(databases);
 }
 
-/* Find the entry of this database, or take one. */
+/* Find the entry of this database, or take a free one. */
 static DatabaseStats *
 find_entry(void)
 {
@@ -270,7 +271,7 @@ find_entry(void)
 	return found != NULL ? found : &stats->overflow;
 }
 
-/* Report why there is nothing to count in, unless it was no fault of that. */
+/* Log why this session cannot count. A cancel is raised again, and the next call tries again. */
 static void
 report_failure(ErrorData *error)
 {
@@ -284,7 +285,7 @@ report_failure(ErrorData *error)
 			 errdetail_internal("%s", error->message)));
 }
 
-/* Find where to count, for the rest of the session. */
+/* Find the stripe of this session, once. */
 static void
 find_stripe(void)
 {
@@ -319,7 +320,7 @@ find_stripe(void)
 		stripe = &entry->stripes[MY_PROC_NUMBER % STRIPES];
 }
 
-/* Is there something to count in? */
+/* Does this session have a stripe to count in? */
 static inline bool
 counting(void)
 {
@@ -341,7 +342,7 @@ stats_count(StatsCounter counter)
 	stats_add(counter, 1);
 }
 
-/* A wait has ended after so many microseconds, with or without the lease. */
+/* Count a wait that ended, with or without the lease. */
 void
 stats_wait_ended(int64 usecs)
 {
@@ -357,7 +358,7 @@ stats_wait_ended(int64 usecs)
 		;
 }
 
-/* The number of the histogram's bucket for so many microseconds. */
+/* The histogram's bucket for a duration. */
 static int
 handoff_bucket(int64 usecs)
 {
@@ -368,7 +369,7 @@ handoff_bucket(int64 usecs)
 	return pg_leftmost_one_pos64((usecs - 1) / FIRST_HANDOFF_BOUND) + 1;
 }
 
-/* A lease went to a waiter so many microseconds after it had become free. */
+/* Count a hand-off: the time from when a lease became free until a waiter was granted it. */
 void
 stats_handed_off(int64 usecs)
 {

@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * stats.h
- *		Counters, for those who count and those who look at them.
+ * Counters of lease statistics.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,8 +12,8 @@
 typedef enum StatsCounter
 {
 	STATS_GRANTED,
-	STATS_REFUSED,				/* tries; who waits in vain is a timeout */
-	STATS_TAKEOVERS,			/* grants among the others */
+	STATS_REFUSED,				/* without a wait; a wait without success counts as a timeout */
+	STATS_TAKEOVERS,			/* these grants are in STATS_GRANTED, too */
 	STATS_RENEWALS,
 	STATS_RELEASES,
 	STATS_BREAKS,
@@ -29,8 +28,8 @@ typedef enum StatsCounter
 } StatsCounter;
 
 /*
- * The histogram of hand-offs: bucket i counts those that took up to 2^i times
- * the first bound, the last one all that took longer.
+ * The histogram of hand-offs. Bucket i counts those that took up to 2^i times
+ * the first bound; the last bucket counts all longer ones.
  */
 #define HANDOFF_BOUNDS			20
 #define FIRST_HANDOFF_BOUND		16	/* microseconds; the last is 8.4 s */
@@ -38,9 +37,9 @@ typedef enum StatsCounter
 
 typedef enum StatsScope
 {
-	STATS_NONE,					/* there is no shared memory to count in */
+	STATS_NONE,					/* no shared memory */
 	STATS_DATABASE,				/* of this database */
-	STATS_OVERFLOW				/* of all databases that came too late */
+	STATS_OVERFLOW				/* of all databases without an entry of their own */
 } StatsScope;
 
 typedef struct StatsTotals

@@ -1,13 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * watch_table.c
- *		The table that keeps the watches.
+ * The table of watches.
  *
- * Privileges are those of the functions, so the table is written directly. It
- * is read without an MVCC snapshot, which would register the read with
- * SERIALIZABLE: no lease call fails because somebody sets up a watch.
+ * The functions check privileges, so the table is written directly. It is read
+ * without an MVCC snapshot, which would register the read with SERIALIZABLE.
+ * So no lease call fails because another session adds a watch.
  *
- * The creator is kept by name, for the sake of dumps.
+ * The creator is stored by name, so that a dump can be restored.
  *
  *-------------------------------------------------------------------------
  */
@@ -156,7 +155,7 @@ find_watch(Relation table, text *prefix, text *channel)
 	return row;
 }
 
-/* Let all backends read the table again. */
+/* Make all backends read the table again. */
 static void
 publish(Relation table)
 {
@@ -165,7 +164,7 @@ publish(Relation table)
 	table_close(table, NoLock);
 }
 
-/* Set up a watch, or replace one of the same prefix and channel. */
+/* Add a watch, or replace the one with the same prefix and channel. */
 void
 add_watch(text *prefix, text *channel, uint32 events)
 {

@@ -1,18 +1,17 @@
 /*-------------------------------------------------------------------------
  *
- * watches.c
- *		Channels that are notified of what happens to leases.
+ * Watches: channels that are notified of events of leases.
  *
- * Events are collected while the transaction runs. Those of a savepoint that
- * is rolled back are forgotten with it; the rest is handed to NOTIFY just
- * before the commit, which puts them in commit order. They are not handed over
- * earlier because a transaction that has executed NOTIFY cannot be prepared.
- * A prepared transaction tells nothing.
+ * Events are collected while the transaction runs. A rollback to a savepoint
+ * forgets its events. The others are passed to NOTIFY just before the commit,
+ * which puts them in commit order. They are not passed earlier, because a
+ * transaction that has executed NOTIFY cannot be prepared. A prepared
+ * transaction sends no notices.
  *
  * Each backend keeps the watches in memory, ordered by length and bytes of the
- * prefix. An event looks up, for every length that occurs, the beginning of the
+ * prefix. For each length that occurs, an event looks up the beginning of the
  * name of its resource. A change to the table sends an invalidation to all
- * backends. While there are no watches, an event costs the test of a flag.
+ * backends. While there are no watches, an event only tests a flag.
  *
  *-------------------------------------------------------------------------
  */
@@ -75,8 +74,8 @@ forget_watches(Datum arg, Oid relid)
 }
 
 /*
- * Read the table again. If it is locked, what was known before is good enough:
- * nobody waits for it here.
+ * Read the table again. If it is locked, keep the watches that are known,
+ * since an event must not wait for the lock.
  */
 static void
 load_watches(void)
@@ -110,7 +109,7 @@ load_watches(void)
 	watches_possible = !loaded || nwatches > 0;
 }
 
-/* Is there anybody to tell of such an event? */
+/* Does any watch include this event? */
 bool
 event_is_watched(LeaseEvent event)
 {
@@ -121,7 +120,10 @@ event_is_watched(LeaseEvent event)
 	return (watched_events & EVENT_BIT(event)) != 0;
 }
 
-/* The first watch from which on the prefix is not below this one, or, without one, not shorter. */
+/*
+ * The first watch whose prefix is not below this one or, without one, is not
+ * shorter than the length.
+ */
 static int
 first_from(const char *prefix, int length)
 {
@@ -154,7 +156,7 @@ creator_sees_owner(const Watch *watch, const Lease *lease)
 	return OidIsValid(watch->creator) && lease->owner != NULL && role_sees_owner(watch->creator, lease->holder);
 }
 
-/* What a watcher is told. An owner that makes it too long is left out. */
+/* Build the payload of a notice. The owner is left out if it would make the payload too long. */
 static char *
 make_payload(LeaseEvent event, const Lease *lease, bool with_owner)
 {
@@ -178,7 +180,7 @@ make_payload(LeaseEvent event, const Lease *lease, bool with_owner)
 	return json.data;
 }
 
-/* List what is to be told of an event, and where. */
+/* List the notices of an event. */
 List *
 find_notices(LeaseEvent event, const Lease *lease)
 {
@@ -213,7 +215,7 @@ find_notices(LeaseEvent event, const Lease *lease)
 	return notices;
 }
 
-/* Remember to tell of an event when the transaction commits. */
+/* Queue the notices of an event until the transaction commits. */
 void
 queue_notices(LeaseEvent event, const Lease *lease)
 {

@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * watches.h
- *		Channels that are notified of what happens to leases.
+ * Watches: channels that are notified of events of leases.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,24 +14,24 @@
 typedef enum LeaseEvent
 {
 	EVENT_GRANTED,
-	EVENT_TAKEN_OVER,			/* granted, after the lease of another one expired */
+	EVENT_TAKEN_OVER,			/* granted, after another owner's lease expired */
 	EVENT_RENEWED,
 	EVENT_RELEASED,
 	EVENT_TRANSFERRED,
 	EVENT_DOWNGRADED,
 	EVENT_BROKEN,
-	EVENT_EXPIRED,				/* told by the purge worker */
-	EVENT_WANTED,				/* somebody begins to wait */
+	EVENT_EXPIRED,				/* sent by the purge worker */
+	EVENT_WANTED,				/* a session begins to wait */
 	NUM_EVENTS
 } LeaseEvent;
 
 #define EVENT_BIT(event)	(1U << (event))
 #define ALL_EVENTS			(EVENT_BIT(NUM_EVENTS) - 1)
 
-/* What is not told unless it is asked for: heartbeats are many. */
+/* Renewals are left out, because they are frequent. */
 #define DEFAULT_EVENTS		(ALL_EVENTS & ~EVENT_BIT(EVENT_RENEWED))
 
-/* watches.c: who is told, and when */
+/* watches.c: collecting and sending notices */
 extern bool watches_possible;	/* false: there are none */
 
 extern void watches_init(void);
@@ -40,7 +39,7 @@ extern void queue_notices(LeaseEvent event, const Lease *lease);
 extern List *find_notices(LeaseEvent event, const Lease *lease);
 extern bool event_is_watched(LeaseEvent event);
 
-/* Tell those who watch the resource, when the transaction commits. */
+/* Notify the watches of the resource when the transaction commits. */
 static inline void
 tell_watchers(LeaseEvent event, const Lease *lease)
 {
@@ -48,14 +47,14 @@ tell_watchers(LeaseEvent event, const Lease *lease)
 		queue_notices(event, lease);
 }
 
-/* watch_table.c: where the watches are kept */
+/* watch_table.c: the table of watches */
 typedef struct Watch
 {
 	char	   *prefix;
 	int			length;			/* of the prefix */
 	char	   *channel;
 	uint32		events;			/* EVENT_BIT of each */
-	Oid			creator;		/* invalid if that role is gone */
+	Oid			creator;		/* invalid if that role was dropped */
 } Watch;
 
 extern const char *event_name(LeaseEvent event);
@@ -64,12 +63,12 @@ extern bool read_watches(Oid relid, Watch **watches, int *count);
 extern void add_watch(text *prefix, text *channel, uint32 events);
 extern bool remove_watch(text *prefix, text *channel);
 
-/* announce.c: telling at once, without a commit */
+/* announce.c: sending notices at once, without a commit */
 typedef struct Notice
 {
 	char	   *channel;
 	char	   *payload;
-	int			nest_level;		/* of the transaction to which it belongs */
+	int			nest_level;		/* of the transaction that it belongs to */
 } Notice;
 
 extern void announce_wanted(const LeaseRequest *request, text **resources, int nresources, bool commits);

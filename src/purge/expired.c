@@ -1,10 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * expired.c
- *		Telling who watches of leases that expired.
+ * Notices of leases that expired.
  *
- * Nothing happens when a lease expires, so somebody has to look: the purge
- * worker, at each of its visits, for what expired since the last one.
+ * No code runs when a lease expires. So the purge worker looks, at each visit,
+ * for leases that expired since its last visit.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,7 +22,7 @@ typedef struct Span
 	TimestampTz until;
 } Span;
 
-/* StoreFilter: leases that ended in the span without being released, or whose session has. */
+/* StoreFilter: leases that expired in the span, and leases whose session has ended. */
 static bool
 has_expired(const Lease *lease, const void *arg)
 {

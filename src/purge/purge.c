@@ -3,17 +3,19 @@
  * purge.c
  *		Removal of the rows of leases that ended.
  *
- * By hand it is one transaction. The worker does the same in batches, each a
- * transaction of its own, and never waits: not for a row, a table or an
- * extension that somebody is working on.
+ * lease_purge() removes the rows in the transaction of its caller. The worker
+ * removes them in batches, each in its own short transaction. The worker never
+ * waits: not for a row, not for a table, and not for an extension that another
+ * session works on.
  *
- * Nor must anybody be refused because of it. While a batch is open its rows
- * are being changed by a transaction, which makes a try say that somebody has
- * the lease; but nobody does. So a batch is short, and says in shared memory
- * which transaction it is; a try that meets it looks again until it is over.
+ * The worker must not cause refusals either. While a batch is open, its
+ * transaction changes rows, and a request would take these for leases of that
+ * transaction. So batches are short, and the worker publishes the transaction
+ * of its batch in shared memory. A request that meets this transaction looks
+ * again until the batch is over.
  *
- * Whoever grants a lease tells the launcher in which database, once a round,
- * so that databases without leases need no visits.
+ * A session that grants a lease tells the launcher its database, once a round.
+ * So databases without leases need no visits.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,17 +40,17 @@
 #include "monitor/stats.h"
 
 /*
- * Limits of a batch: blocks to look at, rows to remove, and microseconds in
- * which somebody may find a row being removed. The last two are only looked
- * at between blocks, so that a batch always gets on.
+ * Limits of a batch: blocks to scan, rows to remove, and microseconds during
+ * which other sessions may meet rows that are being removed. The last two are
+ * checked only between blocks, so that each batch makes progress.
  */
 #define BATCH_BLOCKS	256
 #define BATCH_ROWS		1000
 #define BATCH_TIME		INT64CONST(10000)
 
 /*
- * Microseconds that a try waits for a batch. Far more than it takes, unless
- * the worker is stopped or the disk is stuck.
+ * Longest time, in microseconds, that a request waits for a batch. A batch is
+ * far shorter, unless the worker is stopped or the disk hangs.
  */
 #define LONGEST_PATIENCE	USECS_PER_SEC
 #define FIRST_PAUSE			50
@@ -110,7 +112,7 @@ purge_init(void)
 	}
 }
 
-/* StoreFilter: what was released or expired before the time arg points to. */
+/* StoreFilter: was the lease released, or did it expire, before the time that arg points to? */
 static bool
 ended_before(const Lease *lease, const void *arg)
 {
@@ -124,8 +126,8 @@ purge_limit(void)
 }
 
 /*
- * Delete a row that a scan found; false if it has to stay. Never waits: what
- * somebody is concerned with is left for the next time.
+ * Delete a row that a scan found; false if it must stay. Never waits: a row
+ * that another transaction uses is left for the next purge.
  */
 static bool
 purge_row(LeaseStore *store, const text *resource, const ItemPointerData *tid, TimestampTz limit)
@@ -139,7 +141,7 @@ purge_row(LeaseStore *store, const text *resource, const ItemPointerData *tid, T
 	{
 		if (may_be_purged(&row, limit))
 		{
-			forget_assertions(&row.lease);	/* they may be our own */
+			forget_assertions(&row.lease);	/* this transaction may have asserted them */
 			purged = store_delete(store, &row);
 		}
 		heap_freetuple(row.tuple);
@@ -149,7 +151,8 @@ purge_row(LeaseStore *store, const text *resource, const ItemPointerData *tid, T
 }
 
 /*
- * Remove what has been free for lease_lock.purge_after; returns how many rows.
+ * Remove the rows that have been free for lease_lock.purge_after. Returns
+ * their number.
  */
 int64
 purge_leases(void)
@@ -171,7 +174,7 @@ purge_leases(void)
 	return purged;
 }
 
-/* Tell who meets rows of this transaction that it will be over soon. */
+/* Announce that this transaction will be over soon, for requests that meet its rows. */
 static void
 announce_batch(void)
 {
@@ -180,8 +183,8 @@ announce_batch(void)
 }
 
 /*
- * The worker's way: do some of it, from the block given on, in the current
- * transaction, which has to be committed then.
+ * Purge one batch of the worker, beginning at the given block, in the current
+ * transaction. The caller must commit it right after.
  */
 PurgeBatch
 purge_batch(BlockNumber first_block)
@@ -234,7 +237,7 @@ purge_batch(BlockNumber first_block)
 	return batch;
 }
 
-/* Is that the transaction of the worker's batch? */
+/* Is this the transaction of the worker's batch? */
 bool
 purge_has(TransactionId xid)
 {
@@ -243,8 +246,9 @@ purge_has(TransactionId xid)
 }
 
 /*
- * Is what is in the way the worker's batch, and worth waiting for? Then it has
- * waited for a moment, and the caller looks again.
+ * Is the conflicting transaction the worker's batch, and has the request not
+ * yet waited too long for it? If so, this waits for a moment and returns true,
+ * and the caller looks again.
  */
 bool
 purge_is_brief(TransactionId xid, PurgePatience *patience)
@@ -269,8 +273,8 @@ purge_is_brief(TransactionId xid, PurgePatience *patience)
 }
 
 /*
- * Tell the launcher that this database has leases. Once a round is enough:
- * the only cost of all others is the look at the number of the round.
+ * Tell the launcher that this database has leases. Once a round is enough; any
+ * further grant only reads the number of the round.
  */
 void
 purge_note_grant(void)

@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * purge.h
- *		Removal of leases that ended: the rule, and what the sessions and the
- *		purge worker have to know of each other.
+ * Removal of leases that ended: the rule, and the state that sessions share
+ * with the purge worker.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,30 +17,30 @@
 /* How a visit of the worker to a database ended. */
 typedef enum VisitResult
 {
-	VISIT_DIED,					/* with an error that it could not report */
-	VISIT_FAILED,				/* with an error that it reports */
+	VISIT_DIED,					/* by an error that it could not report */
+	VISIT_FAILED,				/* by an error that it reports */
 	VISIT_NO_EXTENSION,
-	VISIT_LOCKED,				/* the table, or the database, is somebody else's */
-	VISIT_UNFINISHED,			/* there is more to do than one visit may do */
+	VISIT_LOCKED,				/* another session has locked the table or the database */
+	VISIT_UNFINISHED,			/* the visit ran out of time */
 	VISIT_DONE
 } VisitResult;
 
 /* Bytes of an error message that are kept. */
 #define VISIT_MESSAGE_SIZE	512
 
-/* What a worker tells the launcher, who reads it when the worker is gone. */
+/* Report of a worker. The launcher reads it when the worker has ended. */
 typedef struct VisitReport
 {
-	uint64		visit;			/* whose report it is */
+	uint64		visit;			/* visit that it belongs to */
 	VisitResult result;
-	BlockNumber next_block;		/* where to go on */
+	BlockNumber next_block;		/* where the next visit begins */
 	int			sqlstate;
 	char		message[VISIT_MESSAGE_SIZE];
 	char		detail[VISIT_MESSAGE_SIZE];
 	char		hint[VISIT_MESSAGE_SIZE];
 } VisitReport;
 
-/* More databases than this are not kept apart: any may have had grants. */
+/* Beyond this number of databases, any database may have had grants. */
 #define MAX_GRANTED_IN	64
 
 /* In shared memory. There is none unless the library is preloaded. */
@@ -50,21 +49,21 @@ typedef struct PurgeState
 	pg_atomic_uint32 round;		/* of the launcher; from 1 */
 	pg_atomic_uint32 batch_xid; /* last transaction in which the worker removed rows */
 
-	slock_t		mutex;			/* of what follows */
-	int			ngranted_in;	/* MAX_GRANTED_IN + 1: too many to tell */
+	slock_t		mutex;			/* protects the next two */
+	int			ngranted_in;	/* MAX_GRANTED_IN + 1: more than fit */
 	Oid			granted_in[MAX_GRANTED_IN]; /* databases, in this round */
 
-	VisitReport report;			/* of the one worker that there is */
+	VisitReport report;			/* of the worker; there is only one at a time */
 } PurgeState;
 
-/* How long a session has waited already for the worker's batch. */
+/* How long a request has waited for the worker's batch. */
 typedef struct PurgePatience
 {
-	int64		until;			/* by the monotonic clock; 0: not waited */
+	int64		until;			/* monotonic clock; 0: has not waited yet */
 	long		pause;
 } PurgePatience;
 
-/* What became of a batch. */
+/* Result of a batch. */
 typedef struct PurgeBatch
 {
 	VisitResult result;
@@ -82,10 +81,10 @@ extern bool purge_has(TransactionId xid);
 extern bool purge_is_brief(TransactionId xid, PurgePatience *patience);
 extern void purge_note_grant(void);
 
-/* expired.c: telling of leases that ended by themselves */
+/* expired.c: notices of leases that expired */
 extern void tell_expired(TimestampTz after, TimestampTz until);
 
-/* worker.c: who does it every now and then */
+/* worker.c: the background workers */
 extern void worker_init(void);
 
 #endif							/* LEASE_LOCK_PURGE_H */

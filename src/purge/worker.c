@@ -3,30 +3,30 @@
  * worker.c
  *		The purge worker: removes leases that ended, in all databases.
  *
- * A launcher without a database of its own lists the databases every
- * lease_lock.purge_interval, and sends a worker to one after the other. There
- * is one worker at a time, however many databases there are. It leaves again
+ * The launcher is not connected to a database. Every lease_lock.purge_interval
+ * it lists the databases and sends a worker to each of them in turn. There is
+ * one worker at a time, however many databases there are. The worker leaves
  * after a short while, done or not, because a database with a session in it
- * can be neither dropped nor copied nor renamed.
+ * cannot be dropped, copied or renamed.
  *
- * The launcher remembers of each database how the last visit went. Where the
- * extension was not found it sends nobody until a lease is granted there, or
- * for a long time: see purge_note_grant(). A database that it has not seen
- * before is visited once, since it may be a copy with leases in it.
+ * The launcher remembers the result of the last visit to each database. It
+ * sends no worker to a database without the extension until a lease is granted
+ * there, or for a long time: see purge_note_grant(). It visits a new database
+ * once, since that may be a copy with leases in it.
  *
- * A worker that fails says why in shared memory, and the launcher writes it to
- * the log unless it did so the last time. One that cannot even connect is
- * ended by the server, which logs that itself; then the next visits are put
- * off for longer and longer.
+ * A worker that fails leaves its error in shared memory. The launcher writes
+ * the error to the log, unless it is the same as the last time. If the worker
+ * cannot even connect, the server ends it and logs that itself. Then the
+ * launcher waits longer and longer between its visits to that database.
  *
- * The worker connects as the bootstrap superuser. So nothing that a user
- * defines may run in it: no SQL; rows are read and deleted through the table
- * access method; and nothing asks for expressions or predicates of indexes,
- * since the relation cache evaluates what is constant in them. Should something
- * run all the same, it does so as the owner of the lock table, who defined it,
- * in a security-restricted operation, as in autovacuum and REINDEX.
+ * The worker connects as the bootstrap superuser. So it must not run anything
+ * that a user defines. It runs no SQL; it reads and deletes rows through the
+ * table access method. It does not ask for expressions or predicates of
+ * indexes, since the relation cache evaluates the constants in them. As a
+ * second line of defense, it acts as the owner of the lock table, in a
+ * security-restricted operation, as autovacuum and REINDEX do.
  *
- * There is none on a standby, until it is promoted.
+ * A standby has no launcher until it is promoted.
  *
  *-------------------------------------------------------------------------
  */
@@ -63,45 +63,48 @@
 /* Seconds until a launcher that failed is started again. */
 #define LAUNCHER_RESTART	10
 
-/* Microseconds that a worker stays in a database, about. */
+/* About how long a worker stays in a database, in microseconds. */
 #define VISIT_TIME			(2 * USECS_PER_SEC)
 
-/* After this the worker is told to go, in case it is stuck somewhere. */
+/* After this time the launcher terminates the worker, in case it hangs. */
 #define LONGEST_VISIT		(15 * USECS_PER_SEC)
 
-/* How often to look for an extension where no lease is ever granted. */
+/* How often to look for the extension in a database without grants. */
 #define ABSENT_INTERVAL		(USECS_PER_SEC * SECS_PER_MINUTE * 10)
 
-/* The longest that visits which cannot connect are put off. */
+/* Longest time between visits to a database whose workers cannot connect. */
 #define FAILED_INTERVAL		(SECS_PER_HOUR * USECS_PER_SEC)
 
-/* How many times as long as it worked the worker rests: one fifth of a processor. */
+/*
+ * The worker rests this many times as long as it worked, so it uses at most a
+ * fifth of a processor.
+ */
 #define REST_FACTOR			4
 
-/* What a worker is told to do. */
+/* Arguments of a worker. */
 typedef struct VisitOrder
 {
 	uint64		visit;
 	Oid			database;
 	BlockNumber first_block;
-	TimestampTz told_until;		/* what expired since is to be told, */
-	TimestampTz tell_until;		/* if it did by then */
+	TimestampTz told_until;		/* send notices of leases that expired after this time */
+	TimestampTz tell_until;		/* and up to this time */
 } VisitOrder;
 
 StaticAssertDecl(sizeof(VisitOrder) <= BGW_EXTRALEN, "an order has to fit into bgw_extra");
 
-/* What the launcher knows of a database. */
+/* State of a database in the launcher. */
 typedef struct Database
 {
 	Oid			oid;			/* hash key */
 	NameData	name;
 	uint64		listed_in;		/* round */
 	bool		visited;		/* ever */
-	int64		visited_at;		/* begin of that round, monotonic */
+	int64		visited_at;		/* begin of that round, monotonic clock */
 	VisitResult result;
 	BlockNumber next_block;
-	int			deaths;			/* of workers, one after the other */
-	TimestampTz told_until;		/* what expired by then has been told to who watches; 0: nothing */
+	int			deaths;			/* workers in sequence that ended without a report */
+	TimestampTz told_until;		/* notices of leases that expired up to this time are sent; 0: none */
 	char		message[VISIT_MESSAGE_SIZE];	/* last error; empty: none */
 } Database;
 
@@ -142,7 +145,7 @@ worker_init(void)
 							GUC_UNIT_MS,
 							NULL, NULL, NULL);
 
-	/* pg_upgrade counts on nobody else being connected. */
+	/* pg_upgrade expects that no other session is connected. */
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
 
@@ -162,7 +165,7 @@ wait_event(void)
 	return event;
 }
 
-/* Sleep for so many microseconds, or for ever when negative, or until woken. */
+/* Sleep for a time in microseconds, for ever if it is negative, or until the latch is set. */
 static void
 nap(int64 usecs)
 {
@@ -173,7 +176,7 @@ nap(int64 usecs)
 	if (WaitLatch(MyLatch, events, Min((usecs + 999) / 1000, INT_MAX), wait_event()) & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 
-	/* Nothing is worth a line in the log if it is in the middle of nothing. */
+	/* Nothing is in progress here, so exit without a message in the log. */
 	if (ProcDiePending)
 		proc_exit(1);
 	CHECK_FOR_INTERRUPTS();
@@ -195,9 +198,10 @@ database_tag(Oid database)
 }
 
 /*
- * Is nobody about to drop, copy or rename the database? Who does has a lock on
- * it, which keeps new sessions out, and waits for the others to leave. If so,
- * nobody can begin to until our lock is released.
+ * Lock the database, unless another session is about to drop, copy or rename
+ * it. Such a session holds a lock on the database that keeps new sessions out,
+ * and waits for the others to leave. While we hold our lock, no session can
+ * begin to do so.
  */
 static bool
 lock_database(Oid database)
@@ -250,7 +254,10 @@ report_progress(BlockNumber block, BlockNumber nblocks)
 	pgstat_report_activity(STATE_RUNNING, activity);
 }
 
-/* Lock the lock table as a batch does, and get its owner; invalid: not now. */
+/*
+ * Lock the lock table as a batch does, and return its owner. Returns
+ * InvalidOid if there is no table, or if it is locked.
+ */
 static Oid
 lock_table_owner(void)
 {
@@ -274,9 +281,10 @@ lock_table_owner(void)
 }
 
 /*
- * Do a batch with the privileges of the owner of the lock table, who cannot
- * change while it is locked. An error ends the transaction, and with it that
- * role. Without an owner there is nothing to do but to find out why.
+ * Purge a batch with the privileges of the owner of the lock table, which
+ * cannot change while the table is locked. An error ends the transaction,
+ * which restores the role. Without an owner, the batch only finds out why
+ * there is none.
  */
 static PurgeBatch
 purge_as_owner(BlockNumber first_block)
@@ -294,8 +302,9 @@ purge_as_owner(BlockNumber first_block)
 }
 
 /*
- * Batch after batch, until all is done or the time is up. The rests between
- * them leave the processor, and the disk, to those who work with leases.
+ * Purge batch after batch, until the table is done or the time is up. The
+ * worker rests between batches, to leave the processor and the disk to other
+ * sessions.
  */
 static PurgeBatch
 visit(const VisitOrder *order)
@@ -329,8 +338,8 @@ visit(const VisitOrder *order)
 }
 
 /*
- * Settings that the database, or the superuser, may have for its sessions and
- * that are not meant for this one.
+ * Override settings of the database, or of the superuser, that are not meant
+ * for the worker.
  */
 static void
 override_settings(void)
@@ -343,7 +352,7 @@ override_settings(void)
 #endif
 		{"lock_timeout", "1s"},
 		{"search_path", "pg_catalog, pg_temp"},
-		/* What a crash undoes the next visit does again. */
+		/* If a crash undoes a batch, the next visit repeats it. */
 		{"synchronous_commit", "off"}
 	};
 
@@ -373,8 +382,8 @@ report_error(VisitReport *report, const ErrorData *error)
 }
 
 /*
- * Entry of the worker. An error in the visit ends it in good order: a worker
- * that exits with an error is worth a line in the server's log every time.
+ * Entry point of the worker. It catches an error of the visit, because the
+ * server logs every worker that exits with an error.
  */
 void
 lease_purge_worker_main(Datum arg)
@@ -389,7 +398,7 @@ lease_purge_worker_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	/* To be kept out of a database that is being dropped is a fatal error. */
+	/* Connecting to a database that is being dropped would be a fatal error. */
 	if (!lock_database(order.database))
 	{
 		report->result = VISIT_LOCKED;
@@ -428,14 +437,14 @@ lease_purge_worker_main(Datum arg)
 
 /* --- the launcher ------------------------------------------------------------ */
 
-/* Can sessions connect to it? Not if it was dropped by half. */
+/* Can sessions connect? A database whose DROP was interrupted does not allow that. */
 static bool
 is_open(Form_pg_database database)
 {
 	return database->datallowconn && database->datconnlimit != DATCONNLIMIT_INVALID_DB;
 }
 
-/* Is the database still there, and are sessions let in? */
+/* Does the database still exist, and can sessions connect to it? */
 static bool
 may_enter(Oid database)
 {
@@ -500,7 +509,7 @@ list_databases(void)
 			hash_search(databases, &database->oid, HASH_REMOVE, NULL);
 }
 
-/* Have another look where leases were granted since the last round. */
+/* Visit databases without the extension again if leases were granted there since the last round. */
 static void
 note_grants(void)
 {
@@ -598,7 +607,7 @@ start_worker(const Database *database, TimestampTz tell_until, BackgroundWorkerH
 	return RegisterDynamicBackgroundWorker(&worker, handle);
 }
 
-/* Tell of an error, unless it is the one of the last visit, and of its end. */
+/* Log an error, unless the last visit had the same one, and log when the error is over. */
 static void
 tell_outcome(Database *database, const VisitReport *report)
 {
@@ -669,7 +678,7 @@ visit_database(Database *database)
 	tell_outcome(database, report);
 }
 
-/* Visit every database that is due; does any of them need more? */
+/* Visit every database that is due. Returns whether any visit ran out of time. */
 static bool
 visit_databases(void)
 {
@@ -694,7 +703,7 @@ visit_databases(void)
 	return unfinished;
 }
 
-/* Microseconds until the next round begins; negative: not until woken. */
+/* Microseconds until the next round begins; negative: not before the latch is set. */
 static int64
 time_to_next_round(void)
 {
@@ -706,8 +715,8 @@ time_to_next_round(void)
 }
 
 /*
- * Entry of the launcher. An error ends it, and the server starts it again
- * after a while.
+ * Entry point of the launcher. If it ends with an error, the server restarts
+ * it after LAUNCHER_RESTART seconds.
  */
 void
 lease_purge_launcher_main(Datum arg)

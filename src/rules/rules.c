@@ -3,10 +3,10 @@
  * rules.c
  *		The rules of leases: who may have one, and who may end it.
  *
- * Pure functions of rows, request and time: they read no clock, no catalog
- * and no table, and have no state. Every part of the extension that has to
- * know whether a lease is held, free or in conflict asks here. src/README.md
- * has the same rules as tables.
+ * These are pure functions of rows, request and time. They read no clock, no
+ * catalog and no table, and have no state. Every part of the extension that
+ * must know whether a lease is held, free or in conflict calls them.
+ * src/README.md shows the same rules as tables.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,7 +27,7 @@ is_held(const Lease *lease, TimestampTz now)
 	return lease->owner != NULL && lease->session != SESSION_ENDED && lease->expires_at > now;
 }
 
-/* From when on can somebody else have it, if nothing happens? */
+/* From when on can another owner have the lease, if nothing changes? */
 TimestampTz
 free_from(const Lease *lease)
 {
@@ -42,7 +42,7 @@ is_free(const Lease *lease, TimestampTz now)
 	return free_from(lease) <= now;
 }
 
-/* Is this the lease that the claim means? It may have expired, but it was not released. */
+/* Does the claim mean this lease? The lease may have expired, but it was not released. */
 bool
 is_claimed(const Lease *lease, const Claim *claim)
 {
@@ -51,7 +51,7 @@ is_claimed(const Lease *lease, const Claim *claim)
 		(claim->token == NULL || lease->token == *claim->token);
 }
 
-/* Is another transaction changing the row? Then it may end with this version or without it. */
+/* Is another transaction changing the row? Its end decides whether this version stays. */
 bool
 is_open(const LeaseRow *row)
 {
@@ -59,8 +59,8 @@ is_open(const LeaseRow *row)
 }
 
 /*
- * End a lease. The token stays, and so does what means nothing without an
- * owner, so that little is logged.
+ * End a lease. The token stays. Most other columns keep their old values as
+ * well, to keep the WAL record small.
  */
 void
 make_tombstone(Lease *lease, TimestampTz free_at)
@@ -75,11 +75,11 @@ make_tombstone(Lease *lease, TimestampTz free_at)
 }
 
 /*
- * What keeps the row from being free?
+ * Find what keeps the row from being free.
  *
- * A lease that is open or was asserted is an obstacle even if its time is
- * over: only the end of the transaction tells what becomes of it. A free
- * tombstone is none, whatever happens to it.
+ * A lease that is open or asserted is an obstacle even after it expired: only
+ * the end of the transaction decides what becomes of it. A free tombstone is
+ * no obstacle, even if it is open.
  */
 Obstacle
 obstacle_in(const LeaseRow *row, TimestampTz now)
@@ -99,7 +99,7 @@ obstacle_in(const LeaseRow *row, TimestampTz now)
 	return (Obstacle) {.exists = false};
 }
 
-/* The transaction that keeps us from writing the row, whatever it says. */
+/* The transaction that must end before the row can be written, whatever the row contains. */
 static TransactionId
 write_waits_for(const LeaseRow *row)
 {
@@ -127,8 +127,8 @@ refuse_until(TimestampTz until, const LeaseRow *blocker)
 }
 
 /*
- * The owner holds a lease already: it may have it once more, if it asked for
- * that. One that is to end with this session must do so already.
+ * The owner holds a lease already. Grant it once more if the request is
+ * reentrant. A lease that is to end with this session must do so already.
  */
 static Decision
 decide_own(const LeaseRow *own, const LeaseRequest *request)
@@ -146,8 +146,9 @@ decide_own(const LeaseRow *own, const LeaseRequest *request)
 }
 
 /*
- * May an open change turn out to be a lease of the owner, or to leave it one?
- * A rollback does not bring back what has expired.
+ * Can the outcome of an open change be a lease of this owner? The version
+ * before the change counts only while it is held: if it has expired, a
+ * rollback brings nothing back.
  */
 static bool
 may_be_own(const LeaseRow *row, const LeaseRequest *request, TimestampTz now)
@@ -162,7 +163,7 @@ holds_now(const LeaseRow *row, const LeaseRequest *request, TimestampTz now)
 	return !is_open(row) && is_held(&row->lease, now) && is_owner(&row->lease, request->owner);
 }
 
-/* Note a lease that the grant takes over: it expired and was not released. */
+/* Note a lease that the grant takes over: an expired lease that was not released. */
 static void
 note_former(Decision *decision, const LeaseRow *row)
 {
@@ -172,9 +173,9 @@ note_former(Decision *decision, const LeaseRow *row)
 }
 
 /*
- * An exclusive lease needs all rows to be free. All of them have to go before
- * it can be granted: so any transaction is worth waiting for, and the
- * latest of all times.
+ * An exclusive lease needs all rows to be free. All obstacles must go before
+ * it can be granted. So the request may wait for any of the transactions, and
+ * else for the latest of the times.
  */
 static Decision
 decide_exclusive(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
@@ -224,20 +225,20 @@ decide_exclusive(const LeaseRows *rows, const LeaseRequest *request, TimestampTz
 	return decision;
 }
 
-/* What the slots of shared leases and permits look like to a request for one. */
+/* The slots of shared leases and permits, as a request for one sees them. */
 typedef struct Seats
 {
 	int			taken;
-	int			last_taken;		/* slot that was counted last */
-	bool		open;			/* transactions have some of them */
-	TransactionId transaction;	/* one of these */
-	TimestampTz first_free_at;	/* of the others */
-	const LeaseRow *blocker;	/* holder of one of them */
-	int			expired_count;	/* of other owners */
-	const LeaseRow *own_row;	/* row to take: the owner's former one, */
-	const LeaseRow *tombstone;	/* else one that was released, */
-	const LeaseRow *expired;	/* else one that expired, */
-	int			unused;			/* else make one in the lowest slot that has none */
+	int			last_taken;		/* slot that count_taken() saw last */
+	bool		open;			/* some are taken by open transactions */
+	TransactionId transaction;	/* one of these transactions */
+	TimestampTz first_free_at;	/* earliest end among the others */
+	const LeaseRow *blocker;	/* row of one holder */
+	int			expired_count;	/* expired leases of other owners */
+	const LeaseRow *own_row;	/* candidates to write: the owner's former row, */
+	const LeaseRow *tombstone;	/* else a tombstone, */
+	const LeaseRow *expired;	/* else an expired lease, */
+	int			unused;			/* else a new row, in the lowest slot without one */
 } Seats;
 
 static void
@@ -258,7 +259,7 @@ count_taken(Seats *seats, const LeaseRow *row, Obstacle obstacle)
 		seats->blocker = row;
 }
 
-/* A row that nobody is using can be written again. Rows come with descending slots. */
+/* Note a row that the grant may write. Rows come in descending order of slots. */
 static void
 offer_row(Seats *seats, const LeaseRow *row, const LeaseRequest *request)
 {
@@ -273,7 +274,7 @@ offer_row(Seats *seats, const LeaseRow *row, const LeaseRequest *request)
 	}
 }
 
-/* The lowest slot above 0 that has no row; rows come with descending slots. */
+/* The lowest slot above 0 that has no row. Rows come in descending order of slots. */
 int
 unused_slot(const LeaseRows *rows)
 {
@@ -310,8 +311,8 @@ look_at_seats(const LeaseRows *rows, const LeaseRequest *request, TimestampTz no
 }
 
 /*
- * Any of those that share may leave. Only if there is a single one, and it is
- * open, is its transaction the one to wait for.
+ * Any of the leases may end first. If only one slot is taken, and it is open,
+ * the request waits for its transaction.
  */
 static Decision
 refuse_full(const Seats *seats)
@@ -328,8 +329,9 @@ refuse_full(const Seats *seats)
 }
 
 /*
- * Choose the row to take. A permit that leaves an expired one no room takes that
- * one over, so that its owner learns that it was lost.
+ * Choose the row to write. If there is no room for an expired permit beside
+ * the new one, the new permit takes over the row of the expired one, so that
+ * its owner learns of the loss.
  */
 static Decision
 grant_seat(const Seats *seats, int room)
@@ -346,9 +348,9 @@ grant_seat(const Seats *seats, int room)
 }
 
 /*
- * A shared lease or permit needs the exclusive lease to be free, and permits
- * also need fewer taken slots than there are permits. Shared leases
- * count as taken permits.
+ * A shared lease or permit needs the exclusive slot to be free. A permit also
+ * needs fewer taken slots than there are permits. Shared leases count as taken
+ * permits.
  */
 static Decision
 decide_beside_others(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
@@ -398,7 +400,7 @@ decide_beside_others(const LeaseRows *rows, const LeaseRequest *request, Timesta
 	return decision;
 }
 
-/* Who gets a lease, given all rows of the resource? */
+/* Decide on a request, given all rows of the resource. */
 Decision
 decide(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
 {
@@ -407,8 +409,8 @@ decide(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
 }
 
 /*
- * Does a grant end the expired lease in this row, although it is written to
- * another one? It does if the two exclude each other. Then the row becomes a
+ * Does a grant that is written to another row end the expired lease in this
+ * row? It does if the two leases exclude each other. Then this row becomes a
  * tombstone, which tells the former holder that the lease is lost.
  */
 bool
@@ -419,8 +421,8 @@ takes_over(const LeaseRequest *request, const LeaseRow *row)
 }
 
 /*
- * A row of a shared lease or permit that nobody is using, to be written again;
- * NULL if there is none. The resource is held exclusively, so nobody shares it.
+ * A row of a shared lease or permit that is free and can be written again;
+ * NULL if there is none. The resource is held exclusively, so no slot is held.
  */
 const LeaseRow *
 free_seat(const LeaseRows *rows, TimestampTz now)
@@ -439,8 +441,8 @@ free_seat(const LeaseRows *rows, TimestampTz now)
 /* --- What may be done to a lease ----------------------------------------- */
 
 /*
- * The weakest row lock of another transaction that conflicts with the action:
- * FOR KEY SHARE, which asserts a lease, lets renewals pass.
+ * The weakest row lock that conflicts with the action. FOR KEY SHARE, which
+ * asserts a lease, does not conflict with renewals.
  */
 static LockTupleMode
 conflicting_mode(OwnAction action)
@@ -457,7 +459,7 @@ conflicting_mode(OwnAction action)
 	return LockTupleKeyShare;
 }
 
-/* The row's locker, if its lock conflicts with the action. */
+/* The transaction that locks the row, if its lock conflicts with the action. */
 TransactionId
 locker_in_conflict(const LeaseRow *row, OwnAction action)
 {
@@ -466,9 +468,10 @@ locker_in_conflict(const LeaseRow *row, OwnAction action)
 
 /*
  * The open transaction that may end the lease in a row that it is changing;
- * invalid if the change leaves the same lease, as a renewal does. All versions
- * that it wrote have to leave it, since a rollback to a savepoint may bring back
- * any of them. The last version must be neither deleted nor locked against us.
+ * invalid if the change leaves the same lease, as a renewal does. Every
+ * version that the transaction wrote must leave the lease, since a rollback to
+ * a savepoint may bring back any of them. The last version must be neither
+ * deleted nor locked in a conflicting mode.
  */
 static TransactionId
 change_that_ends(const LeaseRows *rows, const LeaseRow *row)
@@ -490,7 +493,7 @@ change_that_ends(const LeaseRows *rows, const LeaseRow *row)
 	return has_last_version ? InvalidTransactionId : row->changed_by;
 }
 
-/* The transaction that has to end before the action can be taken on this lease. */
+/* The transaction that must end before the action on this lease. */
 static TransactionId
 action_waits_for(const LeaseRows *rows, const LeaseRow *row, OwnAction action)
 {
@@ -500,8 +503,9 @@ action_waits_for(const LeaseRows *rows, const LeaseRow *row, OwnAction action)
 }
 
 /*
- * Find the lease that a claim means, as it is committed. Of several, which an
- * owner has after an expiry, the one that is held counts, else the latest.
+ * Find the committed lease that a claim means. After an expiry an owner may
+ * have several leases on a resource; then the held one counts, else the
+ * latest.
  */
 ClaimedLease
 find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action, TimestampTz now)
@@ -525,7 +529,7 @@ find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action, Timest
 	return claimed;
 }
 
-/* Find the lease that a claim means, if it is held, as it is committed. */
+/* Find the committed lease that a claim means, if it is held. */
 const LeaseRow *
 find_held(const LeaseRows *rows, const Claim *claim, TimestampTz now)
 {
@@ -534,7 +538,7 @@ find_held(const LeaseRows *rows, const Claim *claim, TimestampTz now)
 	return row != NULL && is_held(&row->lease, now) ? row : NULL;
 }
 
-/* A transaction that has to end before all leases on the resource can be ended. */
+/* A transaction that must end before all leases on the resource can be broken. */
 TransactionId
 break_waits_for(const LeaseRows *rows, TimestampTz now)
 {
@@ -548,7 +552,7 @@ break_waits_for(const LeaseRows *rows, TimestampTz now)
 	return InvalidTransactionId;
 }
 
-/* Was it released, or did it expire, before a time, and is nobody concerned with it? */
+/* Has the row been free since before the limit, and is it not in use by another transaction? */
 bool
 may_be_purged(const LeaseRow *row, TimestampTz limit)
 {

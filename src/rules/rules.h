@@ -10,7 +10,7 @@
 
 #include "lease_lock.h"
 
-/* What one lease is at a time. */
+/* State of one lease at a time. */
 extern bool is_owner(const Lease *lease, const text *owner);
 extern bool is_held(const Lease *lease, TimestampTz now);
 extern TimestampTz free_from(const Lease *lease);
@@ -19,11 +19,11 @@ extern bool is_claimed(const Lease *lease, const Claim *claim);
 extern bool is_open(const LeaseRow *row);
 extern void make_tombstone(Lease *lease, TimestampTz free_at);
 
-/* What keeps a row from being free: a time, or a transaction. */
+/* What keeps a row from being free: a time or a transaction. */
 typedef struct Obstacle
 {
 	bool		exists;
-	TransactionId transaction;	/* invalid: it is a lease, until this time */
+	TransactionId transaction;	/* invalid: a committed lease, until this time */
 	TimestampTz until;
 } Obstacle;
 
@@ -32,44 +32,44 @@ extern Obstacle obstacle_in(const LeaseRow *row, TimestampTz now);
 typedef enum Verdict
 {
 	VERDICT_GRANT,
-	VERDICT_OWN,				/* the owner holds it already, in the mode asked for */
+	VERDICT_OWN,				/* the owner holds the lease already, in this mode */
 	VERDICT_REFUSE
 } Verdict;
 
-/* What becomes of a request. */
+/* Decision on a request. */
 typedef struct Decision
 {
 	Verdict		verdict;
 	int			slot;			/* GRANT: lease slot to take */
 	const LeaseRow *target;		/* GRANT: row to write, NULL if there is none yet; OWN: the lease */
-	const LeaseRow *former;		/* GRANT: lease that is taken over, the last granted of several */
-	bool		own_lease;		/* REFUSE: because of a lease of the same owner */
-	bool		open;			/* REFUSE: transactions hold some of what is asked for */
-	TransactionId transaction;	/* REFUSE: to wait for, */
-	TimestampTz until;			/* or this time, */
-	const LeaseRow *blocker;	/* or a release of this lease; NULL: no single one */
+	const LeaseRow *former;		/* GRANT: lease that is taken over; of several, the last granted */
+	bool		own_lease;		/* REFUSE: the owner has a lease that conflicts */
+	bool		open;			/* REFUSE: open transactions are among the obstacles */
+	TransactionId transaction;	/* REFUSE: wait for this transaction, */
+	TimestampTz until;			/* or until this time, */
+	const LeaseRow *blocker;	/* or for the end of this lease; NULL: none known */
 } Decision;
 
 /* Grants */
 extern Decision decide(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now);
 extern bool takes_over(const LeaseRequest *request, const LeaseRow *row);
 
-/* Where a shared lease can be written when its owner has the exclusive one */
+/* Where a downgrade of an exclusive lease can write the shared lease */
 extern const LeaseRow *free_seat(const LeaseRows *rows, TimestampTz now);
 extern int	unused_slot(const LeaseRows *rows);
 
-/* What is to be done to an owner's own lease. */
+/* Actions of an owner on its own lease. */
 typedef enum OwnAction
 {
 	ACTION_RELY,				/* assert it */
 	ACTION_PROLONG,				/* renew it */
-	ACTION_END					/* release it, or give it to somebody else */
+	ACTION_END					/* release or transfer it */
 } OwnAction;
 
-/* The lease that a claim means, and the transaction to wait for before anything is done to it. */
+/* The lease that a claim means, and the transaction that must end before the action. */
 typedef struct ClaimedLease
 {
-	const LeaseRow *row;		/* NULL: there is none */
+	const LeaseRow *row;		/* NULL: no such lease */
 	TransactionId transaction;
 } ClaimedLease;
 

@@ -15,7 +15,7 @@
 #include "store/columns.h"
 #include "store/session_lock.h"
 
-/* Read the columns of a row. The lease points into them. */
+/* Read the columns of a row. The lease points into the values. */
 void
 lease_from_columns(Lease *lease, const Datum *values, const bool *isnull)
 {
@@ -38,7 +38,7 @@ lease_from_columns(Lease *lease, const Datum *values, const bool *isnull)
 	lease->payload = isnull[Anum_payload - 1] ? (Datum) 0 : values[Anum_payload - 1];
 }
 
-/* Make a row to write. */
+/* Build a row to write. */
 TupleTableSlot *
 row_from_lease(LeaseStore *store, const Lease *lease)
 {
@@ -65,7 +65,7 @@ row_from_lease(LeaseStore *store, const Lease *lease)
 	row->tts_isnull[Anum_session_pid - 1] = lease->session_pid == 0;
 	row->tts_isnull[Anum_payload - 1] = lease->payload == (Datum) 0;
 	for (int i = Natts_lease_lock; i < row->tts_tupleDescriptor->natts; i++)
-		row->tts_isnull[i] = true;	/* a column that was dropped */
+		row->tts_isnull[i] = true;	/* a dropped column */
 
 	return ExecStoreVirtualTuple(row);
 }

@@ -3,32 +3,34 @@
  * era.c
  *		Eras of fencing tokens, and the wait after a failover.
  *
- * An era is the time that one server is the primary on one timeline. A server
- * that is promoted may lack the last tokens that the old primary handed out, so
- * it must not go on where its copy of the sequence stands. The first session
- * that wants a token compares the server's system identifier and timeline with
- * those recorded in the database. If they differ, a new era begins: the token
- * sequence jumps ahead.
+ * An era is the time during which one server is the primary on one timeline. A
+ * server that is promoted may lack the last tokens that the old primary handed
+ * out, so it must not continue from its copy of the sequence. The first
+ * session that needs a token compares the server's system identifier and
+ * timeline with those recorded in the database. If they differ, a new era
+ * begins: the token sequence jumps ahead.
  *
- * Where it jumps to:
+ * The target of the jump:
  *
- * - Tokens are divided into blocks of 2^40. A later timeline of the same server
- *   goes to a later block, one for each timeline. So the tokens of timeline 3
- *   are above those of timeline 2 even if the server that is promoted to 3
- *   never heard of those.
- * - In the block it begins at a random place of the first half. So two servers
- *   that are promoted to the same timeline do not hand out the same tokens.
+ * - Tokens are divided into blocks of 2^40. The jump passes one block for each
+ *   later timeline of the same server. So the tokens of timeline 3 are above
+ *   those of timeline 2 even if the server that is promoted to timeline 3
+ *   never heard of timeline 2.
+ * - The era begins at a random place in the first half of the block. So two
+ *   servers that are promoted to the same timeline do not hand out the same
+ *   tokens.
  * - More than 2^39 tokens lie between the last known one and the block.
  *
  * The record belongs to one token sequence of one database. A dump contains
- * it, so that a restored database, whose sequence is another one, begins an
- * era; a database copied from a template does, too. These pass over as many
- * blocks as the original may have used for failovers since the copy was made.
+ * the record, so a restored database begins a new era, because its sequence is
+ * another one. A database that is copied from a template begins one, too. Both
+ * pass over as many blocks as the original may have used for failovers since
+ * the copy was made.
  *
- * What is recorded has to survive that the transaction is rolled back, and to
- * be replayed by standbys. So it is kept in sequences. The jump is flushed
- * before the record is written: whoever sees the record can rely on the jump.
- * The lock that orders the first sessions of an era is held for that long.
+ * The record must survive a rollback of the transaction, and standbys must
+ * replay it. So it is kept in sequences. The jump is flushed before the record
+ * is written, so a session that sees the record can rely on the jump. The lock
+ * that orders the first sessions of an era is held until then.
  *
  *-------------------------------------------------------------------------
  */
@@ -51,20 +53,20 @@
 #include "store/era.h"
 
 #define BLOCK_BITS		40
-#define START_BITS		39		/* where in the block an era begins */
-#define RESTORE_BLOCKS	64		/* passed over by a restored database */
+#define START_BITS		39		/* range in the block in which an era begins */
+#define RESTORE_BLOCKS	64		/* number of blocks that a restored database passes over */
 
 /* The sequences of one installation of the extension. */
 typedef struct EraSequences
 {
 	Oid			tokens;
-	Oid			record;			/* whose era it is: see era_record() */
-	Oid			began;			/* lease time when it began; unused: there was none before */
+	Oid			record;			/* identifies the era, see era_record() */
+	Oid			began;			/* lease time at which the era began; unused in the first era */
 } EraSequences;
 
 static int	failover_wait = 0;	/* milliseconds */
 
-/* Era that this process has entered: in which sequence, and when it began. */
+/* Era that this process has entered: its token sequence, and when it began. */
 static Oid	entered_sequence = InvalidOid;
 static TimestampTz entered_began = DT_NOBEGIN;
 
@@ -83,7 +85,7 @@ era_init(void)
 							NULL, NULL, NULL);
 }
 
-/* Find a sequence of the extension in the schema of another. */
+/* Find a sequence of the extension in the schema of another sequence. */
 static Oid
 sequence_beside(Oid sequence, const char *name)
 {
@@ -107,7 +109,7 @@ find_sequences(Oid token_sequence)
 	};
 }
 
-/* Get the last value of a sequence; false when it was never used. */
+/* Get the last value of a sequence; false if the sequence was never used. */
 static bool
 last_value(Oid sequence, int64 *value)
 {
@@ -130,7 +132,10 @@ set_value(Oid sequence, int64 value)
 	DirectFunctionCall2(setval_oid, ObjectIdGetDatum(sequence), Int64GetDatum(value));
 }
 
-/* What is recorded of this era: whose it is, in the high half, and the timeline. */
+/*
+ * The record of this era: a hash that identifies server, database and sequence
+ * in the high half, and the timeline in the low half.
+ */
 static uint64
 era_record(const EraSequences *sequences)
 {
@@ -140,7 +145,7 @@ era_record(const EraSequences *sequences)
 	return (owner >> 32) << 32 | GetWALInsertionTimeLine();
 }
 
-/* Choose the last token before those of a new era. */
+/* Choose the value from which the tokens of a new era count up. */
 static int64
 jump_target(int64 last_token, uint64 recorded, uint64 record)
 {
@@ -167,7 +172,7 @@ jump_target(int64 last_token, uint64 recorded, uint64 record)
 	return block << BLOCK_BITS | start >> (64 - START_BITS);
 }
 
-/* Have the sequence jump, and record why. The caller holds the lock. */
+/* Make the sequence jump, and record the new era. The caller holds the lock. */
 static void
 begin_era(const EraSequences *sequences, uint64 recorded, uint64 record)
 {
@@ -192,8 +197,8 @@ begin_era(const EraSequences *sequences, uint64 recorded, uint64 record)
 }
 
 /*
- * Compare what is recorded with this server, and begin a new era when it differs, or
- * when that is wanted. Returns when the era began.
+ * Compare the record with this server, and begin a new era if they differ, or
+ * if the caller wants a new era. Returns when the current era began.
  */
 static TimestampTz
 compare_era(const EraSequences *sequences, bool begin_new)
@@ -215,7 +220,7 @@ compare_era(const EraSequences *sequences, bool begin_new)
 	return last_value(sequences->began, &began) ? began : DT_NOBEGIN;
 }
 
-/* The same for a caller who has no privileges on the sequences. */
+/* Enter the era, even if the current role has no privileges on the sequences. */
 static void
 enter(Oid token_sequence, bool begin_new)
 {
@@ -231,8 +236,8 @@ enter(Oid token_sequence, bool begin_new)
 }
 
 /*
- * Once in the life of a process is enough: the timeline changes only by a
- * promotion, before which the process cannot have wanted a token.
+ * Once in the life of a process is enough. The timeline changes only by a
+ * promotion, and before a promotion the process cannot have needed a token.
  */
 void
 era_enter(Oid token_sequence)
@@ -253,8 +258,9 @@ era_grants_from(Oid token_sequence)
 /*
  * lease_new_era()
  *
- * The sequences are those in the schema of the function. On the creation of
- * the extension, which calls it, no token was handed out: then nothing jumps.
+ * The sequences are those in the schema of the function. CREATE EXTENSION
+ * calls this function, too. Then no token was handed out yet, and nothing
+ * jumps.
  */
 Datum
 lease_new_era(PG_FUNCTION_ARGS)

@@ -14,14 +14,14 @@
 extern void era_init(void);
 
 /*
- * Make sure that the sequence stands above all tokens of earlier eras. Does
- * nothing but at the first call of a process.
+ * Make sure that the sequence is above all tokens of earlier eras. Only the
+ * first call in a process does anything.
  */
 extern void era_enter(Oid token_sequence);
 
 /*
- * Return from when on leases are granted in this era, in lease time: DT_NOBEGIN
- * when they are granted at once.
+ * Return the lease time from which leases are granted in this era; DT_NOBEGIN
+ * if they are granted at once.
  */
 extern TimestampTz era_grants_from(Oid token_sequence);
 

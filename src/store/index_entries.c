@@ -4,14 +4,14 @@
  *		Index entries of rows that were written.
  *
  * Users may add indexes of any shape to the lock table. The executor's
- * functions keep them up, with two exceptions.
+ * functions maintain them, with two exceptions.
  *
- * No entry waits for another transaction. A conflict in a unique index, which
- * can only come from writes beside the lease functions or from an index that
- * somebody added, is an error.
+ * No insertion waits for another transaction. A conflict in a unique index is
+ * an error. It can only come from writes by hand, or from an index that a user
+ * added.
  *
- * An update leaves the primary key as it is. So its new entry skips the
- * search for duplicates, which would visit all older versions.
+ * An update does not change the primary key. So the new entry skips the search
+ * for duplicates, which would visit all older versions.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,7 +29,7 @@
 #include "base/compat.h"
 #include "store/columns.h"
 
-/* Is it a primary key as the extension made it? */
+/* Is it the primary key as the extension created it? */
 bool
 is_key_index(Relation index)
 {
@@ -70,7 +70,7 @@ close_indexes(IndexWriter *writer)
 	FreeExecutorState(writer->estate);
 }
 
-/* Write entries without waiting; an entry that conflicts with another is an error. */
+/* Write entries without waiting. A conflicting entry is an error. */
 static void
 insert_entries(IndexWriter *writer, TupleTableSlot *row, uint32 flags)
 {
@@ -87,7 +87,6 @@ insert_entries(IndexWriter *writer, TupleTableSlot *row, uint32 flags)
 				 errhint("Drop the index if somebody added it, and do not write to the lock table by hand.")));
 }
 
-/* Write the entries of a new row. */
 void
 insert_index_entries(LeaseStore *store, TupleTableSlot *row)
 {
@@ -107,7 +106,7 @@ insert_key_entry(LeaseStore *store, Relation index, IndexInfo *info, TupleTableS
 	index_insert(index, key, isnull, &row->tts_tid, store->table, UNIQUE_CHECK_NO, true, info);
 }
 
-/* Write the entries of a new version of a row, or those that only summarize it. */
+/* Write the entries of a new version of a row, or only those of summarizing indexes. */
 void
 update_index_entries(LeaseStore *store, TupleTableSlot *row, bool only_summarizing)
 {
@@ -125,7 +124,7 @@ update_index_entries(LeaseStore *store, TupleTableSlot *row, bool only_summarizi
 		others[i] = is_key ? NULL : indexes[i];
 	}
 
-	/* The executor passes over an index that is not there. */
+	/* The executor skips indexes that are NULL. */
 	writer.target->ri_IndexRelationDescs = others;
 	insert_entries(&writer, row, EIIT_IS_UPDATE | (only_summarizing ? EIIT_ONLY_SUMMARIZING : 0));
 	writer.target->ri_IndexRelationDescs = indexes;

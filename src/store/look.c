@@ -3,25 +3,26 @@
  * look.c
  *		Reading the rows of a resource as they are now.
  *
- * A look uses a dirty snapshot. It shows committed rows, and what open
- * transactions are doing to them. It writes nothing, waits for nobody, and
- * registers no read with SERIALIZABLE, which would fail transactions over
+ * A look uses a dirty snapshot. It shows committed rows, and the changes of
+ * open transactions. It writes nothing and waits for nobody. It also registers
+ * no read with SERIALIZABLE, which would make transactions fail because of
  * leases that they did not get.
  *
- * While a row is being replaced, a dirty scan can miss it: the scan has
- * passed the place where the new version appears, and reaches the old one when
- * it is dead. So a look without the resource lock may miss rows. A look
- * under the resource lock misses none, since all versions were written
- * before it began; but a transaction that it meets may end before it comes to
- * the other version. Then it begins again: what a look returns as open was open
- * until it ended.
+ * While a row is being replaced, a dirty scan can miss both versions: it has
+ * passed the place where the new version appears, and reaches the old version
+ * when that is dead. So a look without the resource lock may miss rows. A look
+ * under the resource lock misses none because of that, since all versions were
+ * written before it began. But a transaction that the look meets may end
+ * before the scan comes to the other version. Then the look begins again. So
+ * every row that a look returns as open was still open when the scan ended.
  *
- * Scans go backward. Index entries of equal keys are in the order of the
- * versions' places in the table, so the newest version mostly comes first. While an
- * old snapshot keeps vacuum away from dead versions, a look costs the same.
+ * Scans go backward. Index entries with equal keys are in the order of the
+ * versions' places in the table, so the newest version mostly comes first. So
+ * a look does not become slower while an old snapshot keeps vacuum from
+ * removing dead versions.
  *
- * The transactions that lock a row are read from its header, as the
- * pgrowlocks module does. Trying to lock the row would leave a trace.
+ * The transactions that lock a row are read from its header, as in the
+ * pgrowlocks module. An attempt to lock the row would write to it.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,10 +49,10 @@
 #include "rules/rules.h"
 #include "store/columns.h"
 
-/* Dead index entries to step over before it is cheaper to go to the next lease slot. */
+/* Dead index entries to skip before a new search for the next lease slot is cheaper. */
 #define MAX_DEAD_ENTRIES	8
 
-/* Note another transaction that locks, or changes, the row. */
+/* Note a running transaction, other than our own, that locks or changes the row. */
 static void
 note_locker(LeaseRow *row, TransactionId xid, MultiXactStatus status)
 {
@@ -63,11 +64,11 @@ note_locker(LeaseRow *row, TransactionId xid, MultiXactStatus status)
 	else if (!TransactionIdIsValid(row->locked_by) || row->lock_mode < (LockTupleMode) status)
 	{
 		row->locked_by = xid;
-		row->lock_mode = (LockTupleMode) status;	/* the same, in the same order */
+		row->lock_mode = (LockTupleMode) status;	/* the two enums agree for row locks */
 	}
 }
 
-/* How did the only transaction that is named lock the row, or change it? */
+/* The kind of lock, or change, of the only transaction in the header. */
 static MultiXactStatus
 single_status(HeapTupleHeader header)
 {
@@ -83,7 +84,7 @@ single_status(HeapTupleHeader header)
 		MultiXactStatusForUpdate : MultiXactStatusForNoKeyUpdate;
 }
 
-/* Read the header of a row that nobody has replaced yet, as far as we can see. */
+/* Read from the header which transactions lock or change the row. */
 static void
 read_lockers(LeaseRow *row)
 {
@@ -120,8 +121,8 @@ read_columns(LeaseRow *row, TupleDesc desc)
 }
 
 /*
- * Copy the version that a scan came to. The header is consistent only while
- * its buffer is locked; it may have changed since the snapshot was asked.
+ * Copy the version that a scan found. The header is consistent only while the
+ * buffer is locked, and may have changed since the visibility check.
  */
 static void
 read_row(LeaseStore *store, const SnapshotData *dirty, LeaseRow *row)
@@ -155,7 +156,7 @@ add_row(LeaseRows *rows)
 	return &rows->row[rows->count++];
 }
 
-/* Scan the rows of a resource, or of its lease slots below a number. */
+/* Position the scan at the rows of a resource, in lease slots below a number. */
 static void
 set_keys(IndexScanDesc scan, const text *resource, int below)
 {
@@ -170,8 +171,8 @@ set_keys(IndexScanDesc scan, const text *resource, int below)
 
 /*
  * Go to the next version that the snapshot shows. All current versions of the
- * lease slots from done on have been found: many dead entries in a row are older
- * versions of these, and are skipped.
+ * lease slots from done on have been found. So many dead entries in sequence
+ * are older versions of these slots, and the scan skips to the slots below.
  */
 static bool
 next_version(LeaseStore *store, IndexScanDesc scan, const text *resource, int done, int *skipped_to)
@@ -209,9 +210,9 @@ transactions_ended(void)
 /*
  * Scan the rows of a resource.
  *
- * The scan ends with the first version in slot 0 that nobody is changing: it
- * is the only one, and there are no lower slots. So a look at an exclusive
- * lease reads one row.
+ * The scan ends at the first version in slot 0 that no transaction is
+ * changing: there is no other current version of that slot, and there are no
+ * lower slots. So a look at an exclusive lease reads one row.
  */
 static void
 scan_rows(LeaseStore *store, const text *resource, LeaseRows *rows)
@@ -237,7 +238,7 @@ scan_rows(LeaseStore *store, const text *resource, LeaseRows *rows)
 	ExecClearTuple(store->slot);
 }
 
-/* Has a transaction ended that is named in a row? */
+/* Has any transaction ended that a row names as inserting or changing it? */
 static bool
 open_transaction_ended(const LeaseRows *rows)
 {
@@ -271,7 +272,7 @@ store_look(LeaseStore *store, const text *resource, LeaseRows *rows)
 	RACE_POINT("after a look");
 }
 
-/* Look at one row at a known place again; false when there is none any more. */
+/* Look at one row again by its TID; false if it no longer exists. */
 bool
 store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row)
 {
@@ -288,9 +289,10 @@ store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row)
 }
 
 /*
- * Where this session wrote a row last. Most leases are released by the session
- * that acquired them, and many are acquired again by it: so that row can be read
- * without the index, and without the dead versions in front of it.
+ * Where this session last wrote a row. Most leases are released by the session
+ * that acquired them, and the same session often acquires them again. By its
+ * TID the row can be read without the index, and without the dead versions
+ * before it.
  */
 static struct
 {
@@ -308,8 +310,9 @@ store_remember(LeaseStore *store, const Lease *lease, const ItemPointerData *tid
 }
 
 /*
- * Read the row of this resource that this session wrote last; false if that is
- * not known, or if another transaction is changing it. Says nothing of other rows.
+ * Read the row of this resource that this session wrote last. Returns false if
+ * its place is not known, or if another transaction is changing the row. Tells
+ * nothing about other rows of the resource.
  */
 bool
 store_peek(LeaseStore *store, const text *resource, LeaseRows *rows)
@@ -328,9 +331,9 @@ store_peek(LeaseStore *store, const text *resource, LeaseRows *rows)
 }
 
 /*
- * Wait for the end of a transaction that a look named, like any waiter for a
- * row: visible in pg_locks, bound by lock_timeout, part of the server's search for
- * deadlocks. The caller does not hold the resource lock.
+ * Wait for the end of a transaction that a look found, as a wait for a row
+ * does: visible in pg_locks, limited by lock_timeout, and part of the server's
+ * deadlock detection. The caller must not hold the resource lock.
  */
 void
 store_wait_for(TransactionId transaction)

@@ -3,12 +3,12 @@
  * resource_lock.c
  *		The lock that orders all writers of one resource.
  *
- * It is a lock of the lock manager on the hash of the resource, held only
- * while rows are read and written. Its holder never waits for a transaction,
- * so it cannot be part of a deadlock. Two resources with the same hash wait
- * for each other for no reason, but only for microseconds.
+ * This is a heavyweight lock on the hash of the resource, held only while rows
+ * are read and written. Its holder never waits for a transaction, so the lock
+ * cannot be part of a deadlock. Two resources with the same hash share the
+ * lock, which costs only microseconds.
  *
- * An error releases it with the (sub)transaction.
+ * After an error the lock is released with the (sub)transaction.
  *
  *-------------------------------------------------------------------------
  */
@@ -46,7 +46,7 @@ lock_resource(const text *resource)
 	RACE_POINT("after the resource lock");
 }
 
-/* The same, but false if another backend has it. */
+/* Try to lock a resource without waiting; false if another backend holds the lock. */
 bool
 try_lock_resource(const text *resource)
 {

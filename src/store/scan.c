@@ -3,8 +3,8 @@
  * scan.c
  *		Reading the rows of many resources, or of the whole table.
  *
- * A scan finds candidates. Before anything is done to one, the caller locks
- * its resource and looks at it again.
+ * A scan finds candidates. Before the caller changes a row, it locks the
+ * resource and looks at the row again.
  *
  *-------------------------------------------------------------------------
  */
@@ -58,7 +58,7 @@ store_scan(LeaseStore *store, StoreFilter wanted, const void *arg)
 	return scan;
 }
 
-/* The same for a range of blocks. */
+/* Like store_scan(), for a range of blocks. */
 StoreScan *
 store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber count, StoreFilter wanted, const void *arg)
 {
@@ -73,7 +73,10 @@ store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber count, Store
 	return scan;
 }
 
-/* Go to the next version that is wanted, dead or alive. Its lease is good until the next one. */
+/*
+ * Go to the next version that the filter wants, dead or alive. The lease is
+ * valid until the next call.
+ */
 static bool
 next_version(StoreScan *scan, Lease *lease)
 {
@@ -93,8 +96,8 @@ next_version(StoreScan *scan, Lease *lease)
 }
 
 /*
- * Read the next row, in no order, that was committed when the scan began;
- * false when there are no more. The lease is good until the next one.
+ * Read the next row, in no particular order, that was committed when the scan
+ * began; false if there are no more. The lease is valid until the next call.
  */
 bool
 store_next(StoreScan *scan, Lease *lease, ItemPointerData *tid)
@@ -111,9 +114,10 @@ store_next(StoreScan *scan, Lease *lease, ItemPointerData *tid)
 }
 
 /*
- * Was the row granted by another transaction that was open when the scan
- * began, and not undone since? Such a grant is so young that the version
- * cannot be frozen: what is known of its transaction is still there.
+ * Was the version written by a grant of another transaction that was open when
+ * the scan began, and has not been rolled back since? Such a grant is so young
+ * that the version cannot be frozen, so the status of its transaction is still
+ * known.
  */
 static bool
 granted_meanwhile(const StoreScan *scan, const Lease *lease)
@@ -134,9 +138,10 @@ granted_meanwhile(const StoreScan *scan, const Lease *lease)
 }
 
 /*
- * Like store_next(), but also shows what is not committed and may yet be, or
- * has been since the scan began. Several versions of a row may be shown. Every row
- * that another transaction granted before the scan began is shown.
+ * Like store_next(), but also returns rows that are not committed but may yet
+ * be, or that were committed since the scan began. It may return several
+ * versions of a row. It returns every row that another transaction granted
+ * before the scan began.
  */
 bool
 store_next_possible(StoreScan *scan, Lease *lease)

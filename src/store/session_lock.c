@@ -1,32 +1,33 @@
 /*-------------------------------------------------------------------------
  *
- * session_lock.c
- *		The locks that tell whether the session of a lease is still there.
+ * Locks that show whether the session of a lease has ended.
  *
  * A session that acquires a lease for its own lifetime holds a session-level
- * lock of the lock manager that is named by the token of the lease. The row says
- * that the lease is such a one. Whoever reads the row tries that lock. If it is
- * free, the session has ended, however it ended, and so has the lease.
+ * heavyweight lock, which is identified by the token of the lease. The row
+ * says that the lease belongs to a session. A backend that reads the row tries
+ * that lock. If the lock is free, the session has ended, in whatever way, and
+ * so has the lease.
  *
- * The server releases locks on occasions that are not the end of the session:
+ * The server also releases session-level locks when the session does not end:
  *
- * - At the end of a transaction that fails, session-level locks of the default
- *   lock method are released, too.
+ * - At the end of a transaction that fails, it releases session-level locks of
+ *   the default lock method.
  * - DISCARD ALL and pg_advisory_unlock_all() release session-level locks of
  *   the user lock method.
  *
- * So there are two locks for a token: the keeper, of the default method, and
- * the substitute, of the user method. The session has ended when both are free
- * at one time. The session takes back what the server released: the substitute
- * before the locks of a transaction are released, the keeper just after. So it
- * has one of them at any time. Whoever tests gets the keeper first, and tries
- * the substitute while it has the keeper. Meanwhile the session cannot take the
- * keeper; if the substitute is free as well, the session has neither.
+ * So each token has two locks: the keeper, of the default method, and the
+ * substitute, of the user method. The session has ended if both are free at
+ * the same time. The session takes back what the server released: the
+ * substitute before the locks of a transaction are released, the keeper just
+ * after. So it holds one of them at any time. A backend that tests the locks
+ * takes the keeper first, and tries the substitute while it holds the keeper.
+ * Meanwhile the session cannot take the keeper. If the substitute is free as
+ * well, the session holds neither.
  *
- * The server does not release session-level locks of the default method when a
- * backend exits between transactions; that is done here.
+ * When a backend exits between transactions, the server does not release
+ * session-level locks of the default method. This file does.
  *
- * On a standby the locks of the primary are not known. There a lease counts as
+ * A standby does not know the locks of the primary. There a lease counts as
  * held as long as its row says so.
  *
  *-------------------------------------------------------------------------
@@ -46,15 +47,15 @@
 #include "base/race.h"
 #include "store/session_lock.h"
 
-/* How often to try to take a lock back at once; somebody may be testing it. */
+/* Number of tries to take a lock back at once, since another backend may be testing it. */
 #define MAX_TRIES		10
 
 /* A token that this session has locked. */
 typedef struct SessionLock
 {
 	int64		token;
-	int			begun_at;		/* nesting level of the transaction that acquired it; 0: committed */
-	int			ends_at;		/* level of the one that released it; 0: none did */
+	int			begun_at;		/* nesting level of the transaction that acquired the lease; 0: committed */
+	int			ends_at;		/* nesting level of the transaction that released the lease; 0: none */
 	text	   *resource;
 } SessionLock;
 
@@ -64,7 +65,7 @@ static bool releases_at_exit = false;
 
 void		(*session_lease_ended) (const text *resource) = NULL;
 
-/* field4 keeps the tags apart from those of resources. */
+/* field4 distinguishes these tags from those of resources. */
 static LOCKTAG
 token_tag(int64 token, LOCKMETHODID method)
 {
@@ -91,7 +92,7 @@ substitute(int64 token)
 	return token_tag(token, USER_LOCKMETHOD);
 }
 
-/* Take a lock back for the session. If that fails, there is another chance after the next transaction. */
+/* Take a lock back for the session. If that fails, the end of the next transaction tries again. */
 static void
 take_back(LOCKTAG tag)
 {
@@ -110,7 +111,7 @@ let_go(LOCKTAG tag)
 		LockRelease(&tag, ExclusiveLock, true);
 }
 
-/* Can the lock be had, now? */
+/* Is the lock free now? */
 static bool
 is_free_lock(LOCKTAG tag)
 {
@@ -145,7 +146,7 @@ release_at_exit(int code, Datum arg)
 	List	   *ended = session_locks;
 	ListCell   *cell;
 
-	session_locks = NIL;		/* what is still to be rolled back does not take locks again */
+	session_locks = NIL;		/* a rollback after this must not take locks again */
 	foreach(cell, ended)
 	{
 		SessionLock *lock = lfirst(cell);
@@ -215,7 +216,7 @@ forget(SessionLock *lock)
 	pfree(lock);
 }
 
-/* The transaction ended: what it began or ended is final. */
+/* The transaction ended: make what it began or ended final. */
 static void
 settle(bool committed)
 {
@@ -234,7 +235,7 @@ settle(bool committed)
 	list_free(locks);
 }
 
-/* A prepared transaction outlives its session; what it was granted would not. */
+/* A prepared transaction outlives its session, but a lease that ends with the session does not. */
 static void
 refuse_prepare(void)
 {
@@ -247,7 +248,7 @@ refuse_prepare(void)
 					 errmsg("cannot PREPARE a transaction that acquired a lease for its session")));
 }
 
-/* Whether a prepared transaction ended a lease will be known later. Until then it is not lost. */
+/* A prepared transaction may still roll back its releases, so keep the locks. */
 static void
 keep_all(void)
 {

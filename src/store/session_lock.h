@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * session_lock.h
- *		The locks that tell whether the session of a lease is still there.
+ * Locks that show whether the session of a lease has ended.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,10 +11,10 @@
 
 extern void session_lock_init(void);
 
-/* What became of the session of a lease, by the token of the lease. */
+/* State of the session of a lease, by the token of the lease. */
 extern LeaseSession session_of_token(int64 token);
 
-/* Lock a token for as long as this session lives, unless the transaction rolls back. */
+/* Lock a token until this session ends, or until the transaction rolls back. */
 extern void session_lock_begin(int64 token, const text *resource);
 
 /* Unlock a token when the transaction commits. */

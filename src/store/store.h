@@ -23,15 +23,15 @@ typedef struct LeaseStore
 	Oid			token_sequence;
 	LOCKMODE	lockmode;
 	bool		written;		/* keep the table lock until the transaction ends */
-	TupleTableSlot *slot;		/* to read rows with */
+	TupleTableSlot *slot;		/* tuple slot for reading rows */
 } LeaseStore;
 
 /* table.c: opening it */
 typedef enum StoreOpening
 {
 	STORE_OPEN,
-	STORE_ABSENT,				/* no extension, as far as committed */
-	STORE_LOCKED				/* somebody alters or maintains the table */
+	STORE_ABSENT,				/* no extension is committed */
+	STORE_LOCKED				/* another session alters or maintains the table */
 } StoreOpening;
 
 extern void store_init(void);
@@ -61,7 +61,7 @@ extern bool store_next(StoreScan *scan, Lease *lease, ItemPointerData *tid);
 extern bool store_next_possible(StoreScan *scan, Lease *lease);
 extern void store_end_scan(StoreScan *scan);
 
-/* write.c: changing rows; the caller holds the resource lock */
+/* write.c: writing rows; the caller holds the resource lock */
 extern void store_insert(LeaseStore *store, const Lease *lease);
 extern void store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease);
 extern bool store_delete(LeaseStore *store, const LeaseRow *row);

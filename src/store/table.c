@@ -3,13 +3,13 @@
  * table.c
  *		Opening the lock table.
  *
- * Only the files of this folder touch the table. They go through the table
- * and index access methods, not through SQL, because SQL cannot look without
- * waiting, and cannot see what is committed now instead of what the caller's
- * snapshot shows.
+ * Only the files of this folder access the table. They use the table and index
+ * access methods, not SQL, because SQL would wait for open transactions, and
+ * would see what the caller's snapshot shows instead of what is committed now.
  *
- * Nothing in this folder evaluates what a user defines, except index
- * expressions and predicates when a row is written; a purge only deletes rows.
+ * Nothing in this folder evaluates anything that a user defines, except index
+ * expressions and predicates when it writes a row. A purge only deletes rows,
+ * so it evaluates nothing.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,7 +35,10 @@
 #include "store/columns.h"
 #include "store/session_lock.h"
 
-/* What a renewal changes. An index that makes it a key would have renewals conflict with assertions. */
+/*
+ * Columns that a renewal changes. If a unique index made one of them a key
+ * column, renewals would conflict with assertions.
+ */
 static const AttrNumber renewed_columns[] = {Anum_expires_at, Anum_holds, Anum_hold_until, Anum_payload};
 
 static const bool not_null[Natts_lease_lock] = {
@@ -48,8 +51,8 @@ static const Oid column_types[Natts_lease_lock] = {
 };
 
 /*
- * Objects of the extension; invalid until looked up, and after any change.
- * The sequence is known only when the table was found in order.
+ * Objects of the extension; invalid until looked up, and after any change. The
+ * OID of the sequence is set only after the table passed its checks.
  */
 static Oid	table_oid = InvalidOid;
 static Oid	sequence_oid = InvalidOid;
@@ -96,8 +99,8 @@ refuse_altered(Relation table)
 }
 
 /*
- * Refuse a lock table that was altered in a way that the code below would
- * misread, or silently pass over.
+ * Refuse a lock table that was altered so that the code below would misread
+ * it, or silently skip a trigger or constraint.
  */
 static void
 check_table(Relation table)
@@ -151,7 +154,7 @@ has_exclusion_constraint(Relation table)
 	return found;
 }
 
-/* Refuse indexes that would make us wait for other transactions. */
+/* Refuse indexes that would make writes wait for other transactions. */
 static void
 check_indexes(Relation table)
 {
@@ -176,7 +179,7 @@ check_indexes(Relation table)
 				 errhint("Drop it. A unique index may do instead.")));
 }
 
-/* Open the index that finds the rows. */
+/* Open the primary key, which all looks use. */
 static Relation
 open_primary_key(Relation table, LOCKMODE lockmode)
 {
@@ -188,7 +191,7 @@ open_primary_key(Relation table, LOCKMODE lockmode)
 	return index;
 }
 
-/* Make a store of the lock table, which is open and locked. */
+/* Make a store for the lock table, which is open and locked. */
 static LeaseStore *
 make_store(Relation table, LOCKMODE lockmode)
 {
@@ -198,7 +201,7 @@ make_store(Relation table, LOCKMODE lockmode)
 	store->table = table;
 	if (relid != table_oid || !OidIsValid(sequence_oid))
 	{
-		/* From here on news of a change clears it; then look again next time. */
+		/* From here on, an invalidation clears this, and the next call checks again. */
 		table_oid = relid;
 		check_table(store->table);
 		check_indexes(store->table);
@@ -215,8 +218,9 @@ make_store(Relation table, LOCKMODE lockmode)
 }
 
 /*
- * Open the lock table, whichever it is by the time that we have its lock. The
- * caller runs inside a statement, with its snapshot active.
+ * Open the lock table. If it is dropped and created again before we have its
+ * lock, this opens the new one. The caller runs inside a statement, with an
+ * active snapshot.
  */
 LeaseStore *
 store_open(LOCKMODE lockmode)
@@ -235,8 +239,8 @@ store_open(LOCKMODE lockmode)
 }
 
 /*
- * The same, but wait for nobody, be it that the table is locked or that the
- * extension is not there, or not yet; then there is no store.
+ * Like store_open(), but do not wait for a lock, and do not fail if there is
+ * no extension. Then there is no store.
  */
 StoreOpening
 store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
@@ -251,7 +255,7 @@ store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
 	relid = get_relname_relid("lease_lock", get_extension_schema(extension));
 	if (!OidIsValid(relid))
 	{
-		/* It may have been dropped, or moved, between the two look-ups. */
+		/* The extension may have been dropped, or moved, between the two lookups. */
 		AcceptInvalidationMessages();
 		InvalidateCatalogSnapshot();
 		if (!OidIsValid(get_extension_oid("lease_lock", true)))
@@ -265,7 +269,7 @@ store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
 	if (table == NULL)
 	{
 		UnlockRelationOid(relid, lockmode);
-		return STORE_LOCKED;	/* until just now, by who dropped it */
+		return STORE_LOCKED;	/* until its DROP was committed just now */
 	}
 
 	*store = make_store(table, lockmode);
@@ -273,8 +277,8 @@ store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
 }
 
 /*
- * Close it. What was written keeps the table locked until the transaction
- * ends, as for any table.
+ * Close the table. If rows were written, it stays locked until the transaction
+ * ends, as any table does.
  */
 void
 store_close(LeaseStore *store)

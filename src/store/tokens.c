@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * tokens.c
- *		Fencing tokens: the next one, and whether the sequence is in order.
+ * Fencing tokens: the next token, and the check of the token sequence.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,7 +20,7 @@
 #include "store/era.h"
 #include "store/store.h"
 
-/* Sequence that was found in order; invalid after any change of a sequence. */
+/* Sequence that passed its check; invalid after any change of a sequence. */
 static Oid	checked_sequence = InvalidOid;
 
 static void
@@ -45,9 +44,9 @@ tokens_init(void)
 }
 
 /*
- * Refuse a sequence that may hand out a lower token after a higher one. One
- * that is not logged does so after a crash; with a cache, each session has
- * numbers in stock.
+ * Refuse a sequence that may hand out a lower token after a higher one. An
+ * unlogged sequence does so after a crash. With a cache, each session has its
+ * own stock of numbers.
  */
 static void
 check_sequence(Oid sequence)
@@ -72,8 +71,9 @@ check_sequence(Oid sequence)
 }
 
 /*
- * Do what may take time, or fail, before the caller takes the resource lock:
- * wait for somebody who alters the sequence, check it, and enter the era.
+ * Do everything that may wait or fail before the caller takes the resource
+ * lock: wait for a session that alters the sequence, check the sequence, and
+ * enter the era.
  */
 void
 store_prepare_token(LeaseStore *store)
@@ -83,7 +83,7 @@ store_prepare_token(LeaseStore *store)
 	LockRelationOid(sequence, RowExclusiveLock);
 	if (sequence != checked_sequence)
 	{
-		/* A change that comes meanwhile clears it; then look again next time. */
+		/* From here on, an invalidation clears this, and the next call checks again. */
 		checked_sequence = sequence;
 		check_sequence(sequence);
 	}
@@ -91,9 +91,9 @@ store_prepare_token(LeaseStore *store)
 }
 
 /*
- * Get the next token: higher than any before, in this era and in earlier ones.
- * The last one is the highest that the rows of the resource show. The token is
- * used up even when the transaction fails.
+ * Get the next token, which is higher than all earlier ones, in this era and
+ * before. last_token is the highest token that the rows of the resource show.
+ * The token is used up even if the transaction fails.
  */
 int64
 store_next_token(LeaseStore *store, int64 last_token)

@@ -5,11 +5,11 @@
  *
  * The caller holds the resource lock, has looked at the row since, and found
  * that no other transaction changes or locks it. So the row is written without
- * being locked first. Only writes by hand could come in between.
+ * being locked first. Only a write by hand can come in between.
  *
- * A released lease stays as a row without owner, to be updated in place the
- * next time. A table whose rows come and go would collect dead index
- * entries, which every look has to pass.
+ * A released lease stays as a tombstone, which the next grant updates in
+ * place. If rows were deleted and inserted instead, the table would collect
+ * dead index entries, which every look has to skip.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,7 +28,7 @@
 #include "store/columns.h"
 #include "store/session_lock.h"
 
-/* Show what was written to the next call, be it in the same statement. */
+/* Make the write visible to the next call, even in the same statement. */
 static void
 finish_write(LeaseStore *store)
 {
@@ -36,7 +36,7 @@ finish_write(LeaseStore *store)
 	CommandCounterIncrement();
 }
 
-/* Somebody writes to the lock table with SQL at the same moment, or in the same command. */
+/* Fail because the lock table was written by hand at the same moment, or by the same command. */
 static void
 refuse_written_by_hand(LeaseStore *store, TM_Result result)
 {
@@ -53,7 +53,7 @@ refuse_written_by_hand(LeaseStore *store, TM_Result result)
 			 errhint("Call the lease function again, and do not write to the lock table by hand.")));
 }
 
-/* Insert the row of a lease slot that has none. */
+/* Insert a row for a lease slot that has none. */
 void
 store_insert(LeaseStore *store, const Lease *lease)
 {
@@ -68,8 +68,9 @@ store_insert(LeaseStore *store, const Lease *lease)
 }
 
 /*
- * Does the header show a row lock, of ours or of a transaction that lets us
- * pass? heap_update() then has to be told to wait, which it will not.
+ * Does the header show a row lock, of our own or of a transaction that does
+ * not conflict? Then heap_update() must be told to wait, although it will not
+ * have to.
  */
 static inline bool
 is_locked(const LeaseRow *row)
@@ -80,9 +81,9 @@ is_locked(const LeaseRow *row)
 /*
  * Replace a row.
  *
- * If nobody had locked it, the update does not wait for a row lock that somebody took by
- * hand since. The server asserts that its callers wait, so a build
- * with assertions waits.
+ * If the look saw no row lock, the update does not wait for a row lock that
+ * was taken by hand since. heap_update() asserts that its caller waits, so a
+ * build with assertions waits.
  */
 void
 store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
@@ -99,7 +100,7 @@ store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 	TU_UpdateIndexes which;
 	TM_Result	result;
 
-	/* The same bytes, header included, or the update would not be in place. */
+	/* The key must be identical, varlena header included, for a HOT update. */
 	row->tts_values[Anum_resource - 1] = PointerGetDatum(old->lease.resource);
 
 	if (old->lease.session == SESSION_MINE && (lease->owner == NULL || lease->token != old->lease.token))
@@ -128,14 +129,14 @@ delete_version(LeaseStore *store, const LeaseRow *row, bool wait)
 							  GetActiveSnapshot(), InvalidSnapshot, wait, &failure);
 }
 
-/* Delete a row; false if somebody came first. */
+/* Delete a row; false if another transaction locks or changes it. */
 bool
 store_delete(LeaseStore *store, const LeaseRow *row)
 {
 	TM_Result	result = delete_version(store, row, false);
 	LeaseRow	now;
 
-	/* Our own row lock is told like that of others, but there is nobody to wait for. */
+	/* Our own row lock gives the same result as one of another transaction, but needs no wait. */
 	if (result == TM_BeingModified && store_look_again(store, &row->tuple->t_self, &now) &&
 		!is_open(&now) && !TransactionIdIsValid(now.locked_by))
 		result = delete_version(store, row, true);
@@ -149,9 +150,9 @@ store_delete(LeaseStore *store, const LeaseRow *row)
  * Lock a row FOR KEY SHARE until the transaction ends; false if another
  * transaction has a lock on it that conflicts, or replaced it.
  *
- * This does not wait for an open renewal, and then locks the version before it.
- * The new version has to be locked as well: when it is committed, only its
- * lockers count.
+ * This does not wait for an open renewal; it locks the version before the
+ * renewal. The new version must be locked as well, since once it is committed,
+ * only the locks on it count.
  */
 bool
 store_lock_weakly(LeaseStore *store, const LeaseRow *row)
@@ -166,6 +167,6 @@ store_lock_weakly(LeaseStore *store, const LeaseRow *row)
 	if (result == TM_Invisible || result == TM_SelfModified)
 		refuse_written_by_hand(store, result);
 	if (result == TM_Ok)
-		store->written = true;	/* a row lock is */
+		store->written = true;	/* a row lock is a write */
 	return result == TM_Ok;
 }

@@ -1,35 +1,34 @@
 /*-------------------------------------------------------------------------
  *
- * deadlock.c
- *		Leases whose owners wait for each other.
+ * Deadlocks between leases.
  *
- * The server's detector sees transactions. The holder of a committed lease is
- * none: only its name tells that it waits for something else. So the search
- * goes from process to process:
+ * The server's deadlock detector sees transactions. The holder of a committed
+ * lease is no transaction: only its owner name shows that it waits for
+ * something else. So this search goes from process to process:
  *
- * - From a waiter to the owners who hold what it waits for, and so to the
- *   waiters that call themselves by an owner's name; and to the
- *   processes whose open transactions are in its way.
+ * - From a waiter, to the waiters whose owner names hold the conflicting
+ *   leases, and to the processes whose open transactions conflict.
  * - From a process that waits in the lock manager, for a lease or anything
- *   else, to those that pg_blocking_pids() names.
+ *   else, to the processes that pg_blocking_pids() returns.
  *
- * Back at the start, nobody in the circle can ever go on, before a lease of it
- * expires.
+ * If the search comes back to its start, no process in the circle can go on
+ * before a lease in the circle expires.
  *
- * Anybody can wait under any name. So a name leads to a waiter only if the
- * waiter's role has the privileges of the role that acquired the lease, as a
- * release needs: nobody can make somebody else's wait fail.
+ * Any session can wait under any owner name. So a name leads to a waiter only
+ * if the waiter's role has the privileges of the role that acquired the lease,
+ * as a release needs. Otherwise a session could make the waits of others fail.
  *
- * All members of a circle find the same one. The victim is the one that came
- * last among those that sleep in the queue: whoever finds the circle tells it to check. A
- * circle without any is for the server to find.
+ * All members of a circle find the same circle. Of the members that sleep in
+ * the queue, the one that came last is the victim. A member that finds the
+ * circle tells the victim to check. If no member sleeps in the queue, the
+ * server finds the deadlock.
  *
- * What the search reads may change under it. A circle counts when a second search
- * finds it the same, with every wait (its ticket, or when it began) and what is in its
- * way (token, transaction, process) unchanged: then all of them were there at
- * once, between the two.
+ * The search reads state that changes meanwhile. So a circle counts only if a
+ * second search finds it the same: each wait (its ticket, or when it began)
+ * and each obstacle (token, transaction, process) must be unchanged. Then all
+ * of them existed at the same moment, between the two searches.
  *
- * An owner that waits for a lease of its own is no deadlock: owners may have
+ * An owner that waits for its own lease is not deadlocked: an owner may have
  * several sessions.
  *
  *-------------------------------------------------------------------------
@@ -53,29 +52,29 @@
 #include "monitor/stats.h"
 #include "wait/queue.h"
 
-/* A process that waits, and what leads on from it. */
+/* A process that waits, and what it waits for. */
 typedef struct Step
 {
 	int			pid;
-	const WaiterInfo *waiter;	/* NULL: waits for no lease */
-	bool		sleeps;			/* in the queue, where it can be told to check */
-	uint64		wait;			/* what makes it the same wait: ticket, or start */
-	int64		obstacle;		/* and the same obstacle: token, xid, or pid */
+	const WaiterInfo *waiter;	/* NULL: does not wait for a lease */
+	bool		sleeps;			/* in the queue, so it can be told to check */
+	uint64		wait;			/* identifies the wait: ticket, or start time */
+	int64		obstacle;		/* identifies the obstacle: token, xid, or pid */
 } Step;
 
-/* Who is in the way: a process, or whoever waits by a name. */
+/* What blocks a process: another process, or an owner that waiters may act for. */
 typedef struct Blocker
 {
 	int			pid;			/* 0: it is an owner */
 	text	   *owner;
-	Oid			role;			/* that acquired the owner's lease */
+	Oid			role;			/* role that acquired the owner's lease */
 	int64		obstacle;
 } Blocker;
 
 typedef struct Search
 {
 	LeaseStore *store;
-	const GrantOutcome *refusal;	/* of the own wait */
+	const GrantOutcome *refusal;	/* of our own wait */
 	List	   *path;			/* of Step */
 	List	   *visited;		/* int list: pids */
 } Search;
@@ -86,7 +85,7 @@ add_process(List *blockers, int pid, int64 obstacle)
 	Blocker    *blocker;
 
 	if (pid == 0)
-		return blockers;		/* prepared, or gone */
+		return blockers;		/* prepared, or ended */
 	blocker = palloc0(sizeof(Blocker));
 	blocker->pid = pid;
 	blocker->obstacle = obstacle;
@@ -99,7 +98,7 @@ add_transaction(List *blockers, TransactionId xid)
 	return add_process(blockers, BackendXidGetPid(SubTransGetTopmostTransaction(xid)), xid);
 }
 
-/* Who keeps a process waiting in the lock manager? */
+/* The processes that block a process in the lock manager. */
 static List *
 lock_manager_blockers(int pid)
 {
@@ -114,7 +113,7 @@ lock_manager_blockers(int pid)
 	return blockers;
 }
 
-/* Who keeps a waiter from its lease? */
+/* The owners and processes that keep a waiter from its lease. */
 static List *
 lease_blockers(LeaseStore *store, const WaiterInfo *waiter)
 {
@@ -123,7 +122,7 @@ lease_blockers(LeaseStore *store, const WaiterInfo *waiter)
 	ListCell   *cell;
 
 	if (waiter->mode == MODE_PERMIT && list_length(obstacles.leases) + list_length(obstacles.transactions) > 1)
-		return NIL;				/* any of them will do: no deadlock before all are part of one */
+		return NIL;				/* the end of any of them suffices: no deadlock while one of them can go on */
 
 	foreach(cell, obstacles.leases)
 	{
@@ -149,10 +148,10 @@ find_blockers(Search *search, const Step *step)
 		return lease_blockers(search->store, step->waiter);
 	if (step->pid != MyProcPid)
 		return lock_manager_blockers(step->pid);
-	return add_transaction(NIL, search->refusal->transaction); /* for which we are going to wait */
+	return add_transaction(NIL, search->refusal->transaction); /* we are about to wait for it */
 }
 
-/* Does a blocker's name mean this waiter? */
+/* Is this a waiter of the blocker's owner, with the privileges to act for it? */
 static bool
 is_meant(const WaiterInfo *waiter, const Blocker *blocker)
 {
@@ -187,7 +186,7 @@ make_step(const Search *search, int pid, const WaiterInfo *waiter)
 	return step;
 }
 
-/* The processes that a blocker stands for, if they wait, as steps. */
+/* The waiting processes that a blocker stands for, as steps. */
 static List *
 blocker_steps(const Search *search, const Blocker *blocker)
 {
@@ -207,7 +206,7 @@ blocker_steps(const Search *search, const Blocker *blocker)
 	return steps;
 }
 
-/* Extend the path until it comes back to its start; false when it cannot. */
+/* Extend the path until it comes back to its start; false if no extension does. */
 static bool
 find_circle(Search *search)
 {
@@ -247,7 +246,7 @@ find_circle(Search *search)
 	return false;
 }
 
-/* Find a circle that the own wait is part of; NIL when there is none. */
+/* Find a circle that includes our own wait; NIL if there is none. */
 static List *
 own_circle(const GrantOutcome *refusal)
 {
@@ -281,7 +280,7 @@ same_circle(List *a, List *b)
 	return true;
 }
 
-/* Say who waits for whom; owners only to those who may know them. */
+/* Describe the waits of the circle. Owners are shown only to roles that may see them. */
 static char *
 describe_circle(List *circle)
 {
@@ -314,7 +313,7 @@ describe_circle(List *circle)
 	return text.data;
 }
 
-/* Choose the member of the circle that has to fail; NULL when the server chooses. */
+/* Choose the member of the circle that must fail; NULL if the server chooses. */
 static const Step *
 choose_victim(List *circle)
 {
@@ -331,7 +330,7 @@ choose_victim(List *circle)
 	return victim;
 }
 
-/* Have another waiter check for a deadlock now. */
+/* Make another waiter check for a deadlock now. */
 static void
 tell(const Step *step)
 {
@@ -347,9 +346,7 @@ tell(const Step *step)
 	}
 }
 
-/*
- * Raise an error if the own wait is part of a deadlock, and came last into it.
- */
+/* Raise an error if our own wait is part of a deadlock and is its victim. */
 void
 check_deadlock(const GrantOutcome *refusal)
 {

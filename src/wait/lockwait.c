@@ -1,24 +1,24 @@
 /*-------------------------------------------------------------------------
  *
- * lockwait.c
- *		A wait in the lock manager that ends in time.
+ * A wait in the lock manager with a time limit.
  *
- * A transaction is waited for in the lock manager, so that the server's
+ * A waiter waits for a transaction in the lock manager, so that the server's
  * deadlock detector, pg_locks, pg_blocking_pids() and log_lock_waits know of
- * it. The wait must end when the caller's time is over, without an error, and
- * must not take anything away from a cancel, statement_timeout or lock_timeout
- * that arrives at the same moment.
+ * the wait. The wait must end without an error when the caller's time is over.
+ * It must not swallow a cancel, statement_timeout or lock_timeout that arrives
+ * at the same moment.
  *
- * ProcSleep() goes on sleeping until it has the lock, or until ProcessInterrupts()
- * raises an error. Of the errors that it can raise in a live session, the only one
- * that an extension can ask for is the cancel: QueryCancelPending. So a timeout of our
- * own asks for it, and the error is caught here. The flag is shared with the
- * server, whose requests all come as SIGINT: pg_cancel_backend() and the client
- * send it, and the handlers of statement_timeout and lock_timeout raise it. A
- * handler around the server's own one therefore tells whose the request is.
+ * ProcSleep() sleeps until it has the lock, or until ProcessInterrupts()
+ * raises an error. Of the errors that ProcessInterrupts() can raise in a live
+ * session, an extension can request only one: the cancel, with
+ * QueryCancelPending. So our own timeout sets this flag, and the error is
+ * caught here. The server uses the same flag, but always after a SIGINT:
+ * pg_cancel_backend() and the client send the signal, and the handlers of
+ * statement_timeout and lock_timeout raise it. So a handler around the
+ * server's own SIGINT handler tells the two kinds of request apart.
  *
- * "ours" means: the flag was set, now or before it was consumed, by our timeout
- * and nobody else.
+ * "ours" means that only our timeout set the flag, whether the flag is still
+ * set or was consumed.
  *
  *		what comes first	then			ours	flag	so
  *		our timeout			consumed		true	false	the error is ours: drop it
@@ -28,15 +28,15 @@
  *		our timeout			lock granted	true	true	no error; clear the flag
  *		ours, consumed		SIGINT			false	true	the error goes on as the server's
  *
- * The error needs no subtransaction. ProcessInterrupts() has called
- * LockErrorCleanup() before it raises it, which is all that the abort of a
- * transaction does about a lock that was awaited; nothing else is held in
- * ProcSleep(). If the lock was granted in that moment, LockErrorCleanup() keeps it,
+ * The error needs no subtransaction. ProcessInterrupts() calls
+ * LockErrorCleanup() before it raises the error, and the abort of a
+ * transaction does no more about an awaited lock. ProcSleep() holds nothing
+ * else. If the lock was granted at that moment, LockErrorCleanup() keeps it,
  * and we release it.
  *
- * On Windows signals are emulated, and there is no handler around another:
- * there, a cancel that comes in the microseconds between our timeout and its
- * error is lost.
+ * On Windows signals are emulated, and there is no handler to wrap. There, a
+ * cancel that comes in the microseconds between our timeout and its error is
+ * lost.
  *
  *-------------------------------------------------------------------------
  */
@@ -55,7 +55,7 @@
 static volatile sig_atomic_t ours = false;
 static TimeoutId bound = MAX_TIMEOUTS;
 
-/* In the handler of SIGALRM, which also sets the latch. */
+/* Timeout handler; runs in the SIGALRM handler, which also sets the latch. */
 static void
 bound_reached(void)
 {
@@ -103,8 +103,8 @@ unwatch_cancels(void)
 #endif
 
 /*
- * End what lock_wait_until() began. Returns whether our timeout raised the
- * error, if there was one.
+ * Disable the timeout and restore the handler. Returns whether our timeout
+ * raised the error, if there was one.
  */
 static bool
 end_bound(void)
@@ -124,9 +124,9 @@ end_bound(void)
 }
 
 /*
- * Do work that waits in the lock manager, for no longer than until that time
- * of the monotonic clock; false when that came first. The work must not hold
- * on to anything while it waits that only the end of a transaction releases.
+ * Do work that waits in the lock manager, but no longer than until the given
+ * time of the monotonic clock; false if the time came first. While it waits,
+ * the work must not hold anything that only the end of a transaction releases.
  */
 bool
 lock_wait_until(int64 until, void (*work) (void *arg), void *arg)

@@ -1,9 +1,8 @@
 /*-------------------------------------------------------------------------
  *
- * obstacles.c
- *		What is in the way of a waiter, as the lock table tells.
+ * The leases and transactions that block a waiter, from the lock table.
  *
- * The only file of the queue that knows what a lease is.
+ * This is the only file of this folder that reads leases.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,9 +17,9 @@
 #include "wait/wait.h"
 
 /*
- * Find what is in the way of a waiter for one resource: all of which has to go
- * before it gets anywhere. One of several holders of permits will do, and so
- * will any of several resources: then nothing in particular is in the way.
+ * Find the leases and open transactions that block a waiter for one resource.
+ * A waiter for several resources needs only one of them, so it gets an empty
+ * result.
  */
 Obstacles
 find_obstacles(LeaseStore *store, const WaiterInfo *waiter)
@@ -33,7 +32,7 @@ find_obstacles(LeaseStore *store, const WaiterInfo *waiter)
 	if (waiter->nresources > 1)
 		return obstacles;
 
-	rows = palloc(sizeof(LeaseRows));	/* the leases point into it */
+	rows = palloc(sizeof(LeaseRows));	/* the result points into it */
 	store_look(store, resource, rows);
 	for (int i = rows->count - 1; i >= 0; i--)
 	{

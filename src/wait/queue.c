@@ -3,15 +3,14 @@
  * queue.c
  *		The wait queue in shared memory.
  *
- * See queue.h for what is in it. It is made when the library is preloaded,
- * and from PostgreSQL 17 on also without. A server that cannot make it, for
- * want of memory, does without: its waiters look at their leases again and
- * again, and nothing else changes.
+ * See queue.h for its contents. The queue is created when the library is
+ * preloaded, and from PostgreSQL 17 on also without preloading. If a server
+ * cannot create it, for lack of memory, its waiters look at their leases every
+ * lease_lock.poll_interval, and nothing else changes.
  *
- * What belongs to a waiter is changed by its own backend only, but for the
- * state of its entries. The description of a waiter is written while its
- * ticket is 0. A copy of it is good if the ticket was the same before and
- * after it was made.
+ * Only its own backend changes a waiter, except for the state of its entries.
+ * The description of a waiter is written while its ticket is 0. A copy of the
+ * description is valid if the ticket was the same before and after copying.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,15 +29,15 @@
 #include "base/subxact.h"
 #include "wait/queue.h"
 
-/* Part of the segment's name: another layout needs another segment. */
+/* Name of the segment. Its number changes with the layout. */
 #define QUEUE_LAYOUT	"lease_lock queue 2"
 
-/* After a failure to make or find the segment, how long to do without. */
+/* Time until the next attempt to attach, after a failure. */
 #define ATTACH_PAUSE	(60 * USECS_PER_SEC)
 
 static WaitQueue *queue = NULL;
 
-/* Waiters whose latches are to be set when the bucket's lock is released. */
+/* Waiters whose latches must be set after the bucket's lock is released. */
 static int *notified = NULL;
 static int	nnotified = 0;
 
@@ -51,7 +50,7 @@ entries_offset(void)
 	return MAXALIGN(add_size(offsetof(WaitQueue, waiters), mul_size(MaxBackends, sizeof(Waiter))));
 }
 
-/* Each backend has an entry of its own, so that nobody who waits for one lease is without. */
+/* Each backend has its own entry, so a waiter for one lease never lacks one. */
 static int
 number_of_entries(void)
 {
@@ -164,8 +163,8 @@ attach_segment(void *arg)
 }
 
 /*
- * Find or make the segment. A failure leaves a lock of the server's registry
- * held, which only the end of a (sub)transaction releases.
+ * Attach to the segment, or create it. A failure leaves a lock of the server's
+ * DSM registry held, which only the end of a (sub)transaction releases.
  */
 static void
 attach_or_do_without(void)
@@ -189,8 +188,9 @@ attach_or_do_without(void)
 #endif
 
 /*
- * Find the queue; false when this server has none. It may take memory, so
- * whatever has to wake somebody at the end of its transaction finds it before.
+ * Attach to the queue; false if this server has none. This may allocate
+ * memory, so a transaction that must wake waiters at its end attaches before
+ * that.
  */
 bool
 queue_attach(void)
@@ -219,9 +219,10 @@ queue_bucket(uint64 hash)
 }
 
 /*
- * May somebody wait for this resource? The only thing that costs anything when
- * nobody does. What the caller has made visible to others before must be so
- * when it reads the count; a waiter counts before it looks.
+ * Can there be a waiter for this resource? If nobody waits, this check is the
+ * whole cost of the queue. The caller has already made its change visible to
+ * others, and a waiter is counted before it looks, so one of them sees the
+ * other. That needs the barrier.
  */
 bool
 queue_may_have(uint64 hash)
@@ -256,7 +257,7 @@ queue_own_entry(const Waiter *waiter)
 	return entry_at(queue, (int) (waiter - queue->waiters));
 }
 
-/* Find the next entry of a line; the first one after NULL. The caller holds the lock. */
+/* Find the next entry of a line; after NULL, the first one. The caller holds the bucket's lock. */
 Entry *
 queue_next_in_line(const Bucket *bucket, const Entry *previous, uint64 hash)
 {
@@ -267,7 +268,10 @@ queue_next_in_line(const Bucket *bucket, const Entry *previous, uint64 hash)
 	return entry;
 }
 
-/* Find the one before; the last one of the line before NULL. The caller holds the lock. */
+/*
+ * Find the previous entry of a line; before NULL, the last one. The caller
+ * holds the bucket's lock.
+ */
 Entry *
 queue_previous_in_line(const Bucket *bucket, const Entry *next, uint64 hash)
 {
@@ -278,7 +282,7 @@ queue_previous_in_line(const Bucket *bucket, const Entry *next, uint64 hash)
 	return entry;
 }
 
-/* Put an entry at the end of its line. The caller holds the lock. */
+/* Append an entry to its line. The caller holds the bucket's lock. */
 void
 queue_append(Bucket *bucket, Entry *entry)
 {
@@ -295,7 +299,7 @@ queue_append(Bucket *bucket, Entry *entry)
 	pg_atomic_fetch_add_u32(&bucket->count, 1);
 }
 
-/* Take an entry out of its line. The caller holds the lock. */
+/* Remove an entry from its line. The caller holds the bucket's lock. */
 void
 queue_take_out(Bucket *bucket, Entry *entry)
 {
@@ -311,7 +315,7 @@ queue_take_out(Bucket *bucket, Entry *entry)
 	pg_atomic_fetch_sub_u32(&bucket->count, 1);
 }
 
-/* Get up to this many entries of the pool for the own one, as siblings. */
+/* Take up to this many entries from the pool, as siblings of our own entry. */
 static void
 take_from_pool(Entry *own, int wanted)
 {
@@ -328,8 +332,8 @@ take_from_pool(Entry *own, int wanted)
 }
 
 /*
- * Describe this backend as a waiter, and put it into the lines of its resources,
- * or of as many as there is room for.
+ * Describe this backend as a waiter, and append it to the lines of its
+ * resources, or to as many lines as there are entries for.
  */
 Waiter *
 queue_join(text **resources, int nresources, const WaiterInfo *info)
@@ -370,7 +374,7 @@ queue_join(text **resources, int nresources, const WaiterInfo *info)
 	return waiter;
 }
 
-/* Forget a waiter whose entries are in no line any more. */
+/* End a wait. The waiter's entries must be out of their lines. */
 void
 queue_leave(Waiter *waiter)
 {
@@ -391,7 +395,7 @@ queue_leave(Waiter *waiter)
 	LWLockRelease(&queue->pool_lock);
 }
 
-/* How many lines does a waiter stand in? */
+/* The number of lines that a waiter is in. */
 int
 queue_nlines(const Waiter *waiter)
 {
@@ -409,9 +413,10 @@ set_latch(int number)
 }
 
 /*
- * Have a waiter look again. The latch alone is not enough: between a look and
- * the sleep the waiter may wait for something else, and reset it. The caller
- * holds the lock of the bucket, and wakes whom it notified after that.
+ * Make a waiter look again. The latch alone is not enough: between a look and
+ * the sleep the waiter may wait for something else, and reset the latch. The
+ * caller holds the bucket's lock, and calls queue_wake_notified() after it
+ * releases the lock.
  */
 void
 queue_notify(const Entry *entry)
@@ -420,7 +425,7 @@ queue_notify(const Entry *entry)
 	if (nnotified < MaxBackends)
 		notified[nnotified++] = entry->waiter;
 	else
-		set_latch(entry->waiter);	/* one that waits for many of these resources */
+		set_latch(entry->waiter);	/* a waiter for many resources may be notified more than once */
 }
 
 void
@@ -437,7 +442,7 @@ queue_wake(Waiter *waiter)
 	set_latch((int) (waiter - queue->waiters));
 }
 
-/* Copy the description of a waiter of this database; false when there is none. */
+/* Copy the description of a waiter of this database; false if there is none. */
 static bool
 waiter_copy(Waiter *waiter, WaiterInfo *copy)
 {
@@ -456,7 +461,7 @@ waiter_copy(Waiter *waiter, WaiterInfo *copy)
 	return pg_atomic_read_u64(&waiter->ticket) == ticket;
 }
 
-/* For list_sort: in the order of their turns. */
+/* For list_sort(): in the order of turns. */
 static int
 compare_turns(const ListCell *a, const ListCell *b)
 {
@@ -466,7 +471,7 @@ compare_turns(const ListCell *a, const ListCell *b)
 	return x->turn < y->turn ? -1 : x->turn > y->turn;
 }
 
-/* Copy all waiters of this database that a condition holds for, in the order of their turns. */
+/* Copy the waiters of this database that the condition selects, in the order of turns. */
 static List *
 copy_waiters(bool (*wanted) (const WaiterInfo *info, const void *arg), const void *arg)
 {
@@ -478,7 +483,10 @@ copy_waiters(bool (*wanted) (const WaiterInfo *info, const void *arg), const voi
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		/* Most are told apart without a copy; what changes meanwhile is told by the copy. */
+		/*
+		 * Check before copying, which rules out most waiters. The copy is
+		 * checked again, since the waiter may change.
+		 */
 		if (pg_atomic_read_u64(&queue->waiters[i].ticket) == 0 ||
 			(wanted != NULL && !wanted(&queue->waiters[i].info, arg)))
 			continue;

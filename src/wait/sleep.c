@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
- * sleep.c
- *		Sleeping until a time, a wake-up, or until the client has gone.
+ * Sleeping until a time, a wake-up, or a lost connection of the client.
  *
- * A waiter whose client has gone would be granted a lease that nobody knows
- * of. The server looks for that only if client_connection_check_interval is set,
- * so the sleep watches the client's socket itself, where the platform can tell.
+ * A waiter whose client is gone would be granted a lease that nobody knows of.
+ * The server checks the connection only if client_connection_check_interval is
+ * set. So the sleep watches the client's socket itself, where the platform
+ * supports that.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-/* Libraries of the server whose headers may be missing here, and are not needed. */
+/* The headers of these libraries may be missing, and are not needed. */
 #undef ENABLE_GSS
 #undef USE_OPENSSL
 #undef USE_SSL
@@ -36,7 +36,7 @@ wait_event(void)
 	return event;
 }
 
-/* Can the server tell that a client has closed its connection, while we wait for something else? */
+/* Can the server detect that a client has closed its connection during a wait? */
 static bool
 client_is_watched(void)
 {
@@ -50,11 +50,11 @@ client_is_gone(void)
 	InterruptPending = true;
 }
 
-/* Sleep until the latch is set or the time has come. */
+/* Sleep until the latch is set, or until the given time. */
 void
 sleep_until(int64 until)
 {
-	/* Round up: a look too early would be followed by another. */
+	/* Round up, since a look that is too early would have to be repeated. */
 	long		timeout = (long) ((Max(until - clock_monotonic(), 0) + 999) / 1000);
 
 	if (client_is_watched())
@@ -81,7 +81,7 @@ sleep_until(int64 until)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* End the session if its client has gone meanwhile. */
+/* End the session if its client is gone. */
 void
 check_client(void)
 {

@@ -1,26 +1,30 @@
 /*-------------------------------------------------------------------------
  *
- * turns.c
- *		Whose turn it is, and who has to hear of a change.
+ * Turns of waiters: which waiter may take a lease, and which ones a change
+ * wakes.
  *
- * First come, first served, for each resource: a free lease goes to the first
- * of its line, and to nobody else. These rules keep the line moving:
+ * For each resource, waiters are served in the order of arrival: a free lease
+ * goes only to the first waiter of its line. These rules keep the line moving:
  *
- * - A waiter joins before it looks. A transaction that changed a lease first
- *   becomes visible, then looks at the line. One of the two sees the other.
- * - A wake-up counts up the waiter's news. The waiter sleeps only if there was
- *   none since before it looked, whatever it waited for in between.
- * - The first waiter sleeps no longer than the lease that it saw lasts. A
- *   grant that ends earlier than that wakes it: see Waiter.alarm.
- * - A waiter that leaves, or stands aside, wakes the one that is first then,
- *   unless that has nothing to find.
- * - The last waiter that sleeps in the line keeps watch over the first. It
- *   is awake when it comes, so that the watch passes without a wake-up. When the
- *   first was called and does not come within lease_lock.handoff_timeout, the
- *   watcher looks at the lease; if it is free, may_take_turn() moves the first to
- *   the end of the line, where it is skipped until it comes.
- * - A waiter that waits in the lock manager is excused while the transaction
- *   that it named is running. From then on it is as if it had been called.
+ * - A waiter joins the line before it looks. A transaction that changed a
+ *   lease first becomes visible and then reads the line. So one of the two
+ *   sees the other.
+ * - A wake-up increments the waiter's news counter. The waiter sleeps only if
+ *   the counter has not changed since before its look, whatever it waited for
+ *   meanwhile.
+ * - The first waiter sleeps at most until the end of the lease that it saw. A
+ *   grant whose lease ends earlier wakes it: see Waiter.alarm.
+ * - A waiter that leaves, or stands aside, wakes the waiter that is first
+ *   after that, unless there is nothing to find for it.
+ * - The last waiter that sleeps in the line watches the first. A new waiter is
+ *   awake when it arrives, so it takes over the watch without a wake-up. If
+ *   the first waiter was called and does not look within
+ *   lease_lock.handoff_timeout, the watcher looks at the lease. If the lease
+ *   is free, may_take_turn() moves the first waiter to the end of the line,
+ *   where it is skipped until it looks.
+ * - A waiter in the lock manager keeps its turn while the transaction that it
+ *   waits for is running. From the end of that transaction on it counts as
+ *   called.
  *
  *		state		first in line?	ends
  *		queued		yes				when called, or with the wait
@@ -47,13 +51,16 @@
 typedef struct Change
 {
 	uint64		hash;
-	TimestampTz expires_at;		/* in the past: it is free */
+	TimestampTz expires_at;		/* in the past: the lease is free */
 } Change;
 
-/* More than this are not kept apart: everybody in their buckets is woken. */
+/* Beyond this number of changes, all waiters in the buckets of the changed leases are woken. */
 #define MAX_CHANGES 64
 
-/* Two alarms for the end of one lease are as far apart as the clocks are read. */
+/*
+ * Two alarms for the end of the same lease may differ by this many
+ * microseconds, since each waiter reads the clocks itself.
+ */
 #define ALARM_SLACK 10000
 
 static int	handoff_timeout = 1000;
@@ -93,14 +100,14 @@ turns_handoff_timeout(void)
 	return handoff_timeout;
 }
 
-/* Who counts in a line. */
+/* The entries of a line that matter. */
 typedef struct Line
 {
-	Entry	   *first;			/* NULL: anybody may take the lease */
-	Entry	   *watcher;		/* the last that sleeps in the queue */
+	Entry	   *first;			/* NULL: any session may take the lease */
+	Entry	   *watcher;		/* the last waiter that sleeps in the queue */
 } Line;
 
-/* Was the waiter called for another of its resources? It will take that one. */
+/* Was the waiter called for another of its resources? Then it will take that lease. */
 static bool
 is_called_elsewhere(const Entry *entry)
 {
@@ -115,7 +122,10 @@ is_passed_over(const Entry *entry)
 	return entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED || is_called_elsewhere(entry);
 }
 
-/* Find the first that is not passed over. The caller holds the bucket's lock, here and below. */
+/*
+ * Find the first entry that is not passed over. Here and below, the caller
+ * holds the bucket's lock.
+ */
 static Entry *
 first_in_line(const Bucket *bucket, uint64 hash)
 {
@@ -150,8 +160,8 @@ call(Entry *entry)
 }
 
 /*
- * Have those look once more that were called for something else: should they not
- * get that, nobody else would tell them of this line.
+ * Make waiters look that were called for another resource. If they do not get
+ * that, nothing else would wake them for this line.
  */
 static void
 notify_called_elsewhere(const Bucket *bucket, uint64 hash)
@@ -164,8 +174,8 @@ notify_called_elsewhere(const Bucket *bucket, uint64 hash)
 }
 
 /*
- * Wake who became first or watcher by a change of the line. Some changes leave
- * the first nothing to find.
+ * Wake the waiters that a change of the line made first or watcher.
+ * first_has_to_look is false if there is nothing to find for the first.
  */
 static void
 notify_successors(Line before, Line after, bool first_has_to_look)
@@ -187,7 +197,7 @@ is_overdue(const Entry *entry)
 		clock_monotonic() - entry->called_at >= handoff_timeout * INT64CONST(1000);
 }
 
-/* Have others come first until this one comes. */
+/* Move an entry to the end of its line, and skip it until its waiter looks. */
 static void
 skip(Bucket *bucket, Entry *entry)
 {
@@ -198,16 +208,17 @@ skip(Bucket *bucket, Entry *entry)
 }
 
 /*
- * May this backend take the free lease of this line? If not, the first of the
- * line is called; or *awaited is the transaction that the first waits for, if
- * that has not ended as far as we know. The caller holds the lock.
+ * May this backend take the free lease of this line? If not, this calls the
+ * first waiter of the line. If the first waiter waits for a transaction that
+ * has not ended as far as we know, this sets *awaited to that transaction
+ * instead.
  */
 static bool
 may_take_turn(Bucket *bucket, uint64 hash, TransactionId ended, TransactionId *awaited)
 {
 	Entry	   *entry;
 
-	/* Whoever asks has come, and for this one. */
+	/* This backend is looking, and at this resource. */
 	for (entry = NULL; (entry = queue_next_in_line(bucket, entry, hash)) != NULL;)
 		if (entry->waiter == MY_PROC_NUMBER)
 		{
@@ -226,7 +237,7 @@ may_take_turn(Bucket *bucket, uint64 hash, TransactionId ended, TransactionId *a
 		if (entry_state(entry) == TURN_AWAY)
 		{
 			if (TransactionIdIsValid(ended) && entry->awaited == ended)
-				call(entry);	/* the lock manager has woken it */
+				call(entry);	/* the lock manager wakes it */
 			else
 				*awaited = entry->awaited;
 		}
@@ -241,8 +252,8 @@ may_take_turn(Bucket *bucket, uint64 hash, TransactionId ended, TransactionId *a
 }
 
 /*
- * May this backend take the lease, which is free? Not while others have been
- * waiting for longer; then the first of them is called.
+ * May this backend take this lease, which is free? It may not while others
+ * have waited longer. Then the first of them is called.
  */
 bool
 wait_is_my_turn(const text *resource)
@@ -278,8 +289,8 @@ wait_is_my_turn(const text *resource)
 
 /*
  * Remember that the current transaction changed a lease, so that its waiters
- * are woken when the outcome is known. Of several changes the earliest end
- * counts: they may be of different slots.
+ * are woken when the transaction ends. Of several changes the earliest end
+ * counts, since they may be of different slots.
  */
 void
 wait_note_change(const text *resource, TimestampTz expires_at)
@@ -306,10 +317,10 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 }
 
 /*
- * Tell the first waiter of a change. One that looks by itself before the lease
- * ends need not hear of it: most grants wake nobody. It is woken even if it
- * was called before, since it may be about to sleep, having found the lease
- * taken again.
+ * Call the first waiter of a line because of a change. If it will look by
+ * itself before the lease ends, it need not be woken; so most grants wake
+ * nobody. It is woken even if it was called before, since it may have found
+ * the lease taken again, and be about to sleep.
  */
 static void
 tell_first(Entry *first, const Change *change, bool committed)
@@ -317,7 +328,7 @@ tell_first(Entry *first, const Change *change, bool committed)
 	TimestampTz today = clock_now();
 
 	if (entry_state(first) == TURN_AWAY)
-		return;					/* comes by itself */
+		return;					/* looks by itself when its wait ends */
 	if (committed && change->expires_at > today &&
 		(int64) pg_atomic_read_u64(&queue_waiter(first->waiter)->alarm) <=
 		clock_monotonic() + (change->expires_at - today))
@@ -326,7 +337,7 @@ tell_first(Entry *first, const Change *change, bool committed)
 	queue_notify(first);
 }
 
-/* Wake those who have to hear of a change. */
+/* Wake the waiters of a line that must know of a change. */
 static void
 tell_line(const Change *change, bool committed)
 {
@@ -341,7 +352,7 @@ tell_line(const Change *change, bool committed)
 	while ((entry = queue_next_in_line(bucket, entry, change->hash)) != NULL)
 	{
 		if (entry_state(entry) == TURN_ASIDE || is_called_elsewhere(entry))
-			queue_notify(entry);	/* the lease may have been its own owner's; see notify_called_elsewhere() */
+			queue_notify(entry);	/* may wait for its own owner's lease; or see notify_called_elsewhere() */
 		else if (!told_first && entry_state(entry) != TURN_SKIPPED)
 		{
 			tell_first(entry, change, committed);
@@ -352,7 +363,7 @@ tell_line(const Change *change, bool committed)
 	queue_wake_notified();
 }
 
-/* Wake everybody in a bucket. */
+/* Wake all waiters in a bucket. */
 static void
 tell_bucket(int number)
 {
@@ -380,8 +391,9 @@ wake_waiters(bool committed)
 }
 
 /*
- * At commit and abort the transaction is no longer in progress for others. At
- * PREPARE it is, and those who wait for the lease have to wait for it.
+ * At commit and abort the transaction is no longer in progress for other
+ * sessions. At PREPARE it is, and waiters for the lease must now wait for the
+ * prepared transaction.
  */
 static void
 wake_after_transaction(XactEvent event, void *arg)
@@ -403,8 +415,8 @@ wake_after_transaction(XactEvent event, void *arg)
 }
 
 /*
- * A lease ended because this session ends. There is no transaction whose end
- * would tell its waiters.
+ * A lease ended because this session ends. No end of a transaction would wake
+ * its waiters.
  */
 static void
 tell_session_ended(const text *resource)
@@ -413,7 +425,7 @@ tell_session_ended(const text *resource)
 	wake_waiters(true);
 }
 
-/* What a subtransaction changed is as it was, although its parent goes on. */
+/* A rollback to a savepoint restores the leases at once, although the transaction goes on. */
 static void
 wake_after_subtransaction(SubXactEvent event, SubTransactionId subid,
 						  SubTransactionId parent, void *arg)
@@ -423,8 +435,9 @@ wake_after_subtransaction(SubXactEvent event, SubTransactionId subid,
 }
 
 /*
- * The waiter looked and was refused. It waits for its turn again, wherever it
- * was before; if it has been called since the look, it has to look first.
+ * The waiter looked and was refused. It waits for its turn again, whatever its
+ * state was. Returns true if it has been notified since the look, and must
+ * look again first.
  */
 bool
 turns_were_refused(Waiter *waiter, uint32 news_seen)
@@ -434,7 +447,7 @@ turns_were_refused(Waiter *waiter, uint32 news_seen)
 		Bucket	   *bucket = queue_bucket(entry->hash);
 
 		if (entry_state(entry) == TURN_QUEUED)
-			continue;			/* if somebody calls just now, there is news */
+			continue;			/* a concurrent call also changes the news counter */
 		LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
 		if (pg_atomic_read_u32(&waiter->news) == news_seen)
 			entry_set_state(entry, TURN_QUEUED);
@@ -445,7 +458,7 @@ turns_were_refused(Waiter *waiter, uint32 news_seen)
 	return pg_atomic_read_u32(&waiter->news) != news_seen;
 }
 
-/* Change the state of a waiter for one lease. */
+/* Change the state of a waiter for one resource. */
 static void
 change_state(Waiter *waiter, TurnState state, TransactionId awaited)
 {
@@ -463,9 +476,9 @@ change_state(Waiter *waiter, TurnState state, TransactionId awaited)
 }
 
 /*
- * Let others go first: what is in the way is a lease of the same owner, which
- * is in nobody else's. False if they do already. From now on the waiter hears of
- * every change, first or not.
+ * Let other waiters go first, because a lease of the same owner blocks this
+ * one, and no other. Returns false if it stood aside already. From now on
+ * every change wakes the waiter, whether it is first or not.
  */
 bool
 turns_stand_aside(Waiter *waiter)
@@ -476,7 +489,7 @@ turns_stand_aside(Waiter *waiter)
 	return true;
 }
 
-/* The waiter is about to wait in the lock manager, where it hears of nothing else. */
+/* The waiter is about to wait in the lock manager, where it sees no wake-ups. */
 void
 turns_go_away(Waiter *waiter, TransactionId awaited)
 {
@@ -484,7 +497,7 @@ turns_go_away(Waiter *waiter, TransactionId awaited)
 		change_state(waiter, TURN_AWAY, awaited);
 }
 
-/* It is back, and looks. If it was called because it was late it remains so. */
+/* The waiter is back, and looks. If it was called because it was late, it stays called. */
 void
 turns_come_back(Waiter *waiter)
 {
@@ -498,8 +511,8 @@ turns_come_back(Waiter *waiter)
 }
 
 /*
- * Has this waiter, which is going to sleep, to keep watch over the first? One
- * that waits for several resources does so in all of its lines.
+ * Must this waiter, which is about to sleep, watch the first of its line? A
+ * waiter for several resources watches all of its lines.
  */
 bool
 turns_keeps_watch(const Waiter *waiter)
@@ -516,7 +529,10 @@ turns_keeps_watch(const Waiter *waiter)
 	return line.watcher == own && line.first != own;
 }
 
-/* Does somebody not come who has a turn, in a line of this waiter? Then it has to look. */
+/*
+ * Has the first waiter in a line of this waiter not taken its turn in time?
+ * Then this waiter must look.
+ */
 bool
 turns_are_overdue(const Waiter *waiter)
 {
@@ -540,7 +556,7 @@ turns_are_overdue(const Waiter *waiter)
 	return false;
 }
 
-/* Do two waiters of a line need the same to go away? */
+/* Do two waiters of a line wait for the same kind of lease? */
 static bool
 want_the_same(const Entry *a, const Entry *b)
 {
@@ -551,10 +567,11 @@ want_the_same(const Entry *a, const Entry *b)
 }
 
 /*
- * Does the next waiter have to look when the first one leaves? Not for what was
- * granted: the commit tells, unless it leaves room at once. Otherwise it
- * does if it wants something else than the first one, if that was called and did not
- * look since, or if that would have looked earlier than the next one.
+ * Must the next waiter look when the first one leaves? Not if the first was
+ * granted this lease: then the commit wakes the next one, unless the lease
+ * leaves room for others at once. Otherwise it must if the first was called
+ * and has not looked since, if the two wait for different kinds of leases, or
+ * if the first would have looked earlier than the next one will.
  */
 static bool
 has_to_look(const Departure *departure, const Entry *entry, const Entry *next)
@@ -569,8 +586,8 @@ has_to_look(const Departure *departure, const Entry *entry, const Entry *next)
 }
 
 /*
- * Leave all lines. Returns when the waiter was called to what was granted, 0 if
- * it was not.
+ * Leave all lines. Returns when the waiter was called for the lease that it
+ * was granted, or 0 if it was not called.
  */
 int64
 turns_leave(Waiter *waiter, const Departure *departure)

@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * turns.h
- *		Changes of a waiter's state, as its own backend makes them.
+ * Changes of a waiter's state by its own backend.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,14 +24,14 @@ extern bool turns_are_overdue(const Waiter *waiter);
 typedef struct Departure
 {
 	bool		granted;
-	uint64		hash;			/* of the resource that was granted */
-	bool		shares;			/* what was granted leaves room for others */
-	int64		known_end;		/* when it would have looked by itself; 0: unknown */
+	uint64		hash;			/* of the resource whose lease was granted */
+	bool		shares;			/* the granted lease leaves room for others */
+	int64		known_end;		/* when the waiter would have looked by itself; 0: unknown */
 } Departure;
 
 extern int64 turns_leave(Waiter *waiter, const Departure *departure);
 
-/* True from when the try is asked until the waiter looks again. */
+/* Did wait_is_my_turn() refuse a turn since the last begin_look()? */
 extern bool turn_was_refused;
 
 /* sleep.c */

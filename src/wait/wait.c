@@ -4,18 +4,20 @@
  *		Waiting for leases: the wait of this session.
  *
  * Behind a committed lease there is no transaction to wait for in the lock
- * manager: whoever took it may be gone. Such waiters stand in a queue in shared
- * memory (queue.c) and come in turn (turns.c). Behind an open transaction a
- * waiter waits in the lock manager (lockwait.c), and keeps its place.
+ * manager, because the transaction that acquired it has ended. Such waiters
+ * form a queue in shared memory (queue.c) and take turns (turns.c). Behind an
+ * open transaction a waiter waits in the lock manager (lockwait.c), and keeps
+ * its place in the queue.
  *
- * A waiter sleeps until something may have changed for it, then tries
- * again. What the try met says how long it may sleep; the queue never says who
- * holds a lease. So a wake-up too many costs a look, no more. What comes with no
- * wake-up at all, like an UPDATE of the lock table by hand, is found by looking
- * again, first after deadlock_timeout and then ever more rarely.
+ * A waiter sleeps until something may have changed for it, and then tries
+ * again. The outcome of the try tells how long it may sleep; the queue never
+ * knows which leases are held. So a superfluous wake-up costs one look and no
+ * more. Some changes cause no wake-up at all, like an UPDATE of the lock table
+ * by hand. The waiter finds these by looking again, first after
+ * deadlock_timeout and then at growing intervals.
  *
- * Without shared memory everybody looks again every lease_lock.poll_interval, in no
- * order.
+ * Without shared memory all waiters look again every lease_lock.poll_interval,
+ * in no order.
  *
  *-------------------------------------------------------------------------
  */
@@ -32,13 +34,13 @@
 #include "monitor/stats.h"
 #include "wait/turns.h"
 
-/* The longest a sleeper goes without looking again, wake-up or not. */
+/* Longest time without a look, even without a wake-up. */
 #define LONGEST_SLEEP	(30 * USECS_PER_SEC)
 
 /*
- * How often to look again when no wake-up tells of everything: some of several
- * resources are had by open transactions, or there are more of them than lines
- * to stand in.
+ * How often to look again if wake-ups do not cover everything: some of several
+ * resources are blocked by open transactions, or there are more resources than
+ * lines for one waiter.
  */
 #define OPEN_INTERVAL	USECS_PER_SEC
 
@@ -49,16 +51,16 @@ static struct
 {
 	bool		active;
 	Waiter	   *waiter;			/* NULL: this server has no queue */
-	bool		in_all_lines;	/* of its resources */
+	bool		in_all_lines;	/* in the lines of all its resources */
 	const LeaseRequest *request;
 	void		(*before_sleep) (void);
 	int64		begun_at;
 	int64		deadline;
 	int64		lock_deadline;	/* of lock_timeout */
-	int64		next_check;		/* when to look without a wake-up */
+	int64		next_check;		/* next look without a wake-up, and check for deadlocks */
 	int64		check_interval;
-	int64		known_end;		/* of the lease seen in the last look; 0: unknown */
-	uint32		news_seen;		/* before the last look */
+	int64		known_end;		/* end of the lease seen in the last look; 0: unknown */
+	uint32		news_seen;		/* news counter before the last look */
 }			my_wait;
 
 void
@@ -83,8 +85,8 @@ leave_at_exit(int code, Datum arg)
 }
 
 /*
- * Does somebody wait for one of these already? Then a caller that is ready to
- * wait saves the try that it would make before.
+ * Can there be a waiter for one of these resources already? Then a caller that
+ * is ready to wait skips its first try outside the queue.
  */
 bool
 wait_is_likely(text **resources, int nresources)
@@ -97,7 +99,7 @@ wait_is_likely(text **resources, int nresources)
 	return false;
 }
 
-/* About to look: what wakes us from now on must not let us sleep. */
+/* Prepare a look: after a wake-up from now on, the waiter must not sleep. */
 static void
 begin_look(void)
 {
@@ -146,9 +148,10 @@ join_queue(text **resources, int nresources, int64 timeout)
 }
 
 /*
- * Begin to wait for any of these resources: for at most timeout microseconds,
- * or for ever when it is negative. before_sleep, if given, is called each time
- * that the session is going to wait. Must be followed by wait_end(), also on error.
+ * Begin to wait for any of these resources, for at most timeout microseconds,
+ * or without limit if that is negative. before_sleep, if given, is called each
+ * time before the session waits. The caller must call wait_end(), also after
+ * an error.
  */
 void
 wait_begin(text **resources, int nresources, const LeaseRequest *request,
@@ -180,7 +183,7 @@ wait_begin(text **resources, int nresources, const LeaseRequest *request,
 	begin_look();
 }
 
-/* Has the whole wait been longer than lock_timeout allows? */
+/* Fail if the whole wait has been longer than lock_timeout. */
 static void
 check_lock_timeout(void)
 {
@@ -191,8 +194,8 @@ check_lock_timeout(void)
 }
 
 /*
- * Is it time to look whether the wait can ever end? Ever more rarely, and when
- * another waiter says so.
+ * Is it time to check for a deadlock? The intervals grow; another waiter can
+ * ask for a check at once.
  */
 static bool
 is_time_to_check(void)
@@ -208,7 +211,7 @@ is_time_to_check(void)
 	return is_time;
 }
 
-/* Sleep until then, with news, or when somebody in front does not come. */
+/* Sleep until the given time, a wake-up, or until the first waiter does not take its turn. */
 static void
 sleep_in_queue(int64 until)
 {
@@ -230,8 +233,9 @@ sleep_in_queue(int64 until)
 }
 
 /*
- * Sleep until then, or with news, while others come first. They do not have
- * to be told of what was changed before this waiter stood aside, so it looks once more.
+ * Sleep until the given time, or a wake-up, while other waiters go first. A
+ * waiter that has just stood aside looks once more, since it was not woken for
+ * earlier changes.
  */
 static void
 sleep_aside(int64 until)
@@ -242,7 +246,7 @@ sleep_aside(int64 until)
 		sleep_until(until);
 }
 
-/* Sleep until it is worth to look again: when what refused us ends, or earlier. */
+/* Sleep until it makes sense to look again: when the obstacle ends, or earlier. */
 static void
 sleep_behind_lease(const GrantOutcome *refusal)
 {
@@ -270,7 +274,7 @@ wait_in_lock_manager(void *transaction)
 	store_wait_for(*(const TransactionId *) transaction);
 }
 
-/* Our time was over in the moment when the transaction ended. */
+/* Release a lock that was granted at the moment when our time was over. */
 static void
 release_transaction_lock(TransactionId xid)
 {
@@ -282,9 +286,9 @@ release_transaction_lock(TransactionId xid)
 }
 
 /*
- * Wait in the lock manager, until the transaction in the way has ended. Now and
- * then it is time to look for a deadlock that only we can see, but never before
- * the server has looked for those that it sees.
+ * Wait in the lock manager until the conflicting transaction has ended, or
+ * until it is time to check for a deadlock that the server cannot see. The
+ * server always gets to check first.
  */
 static void
 wait_behind_transaction(const GrantOutcome *refusal)
@@ -292,7 +296,7 @@ wait_behind_transaction(const GrantOutcome *refusal)
 	TransactionId transaction = refusal->transaction;
 	int64		check = Max(my_wait.next_check, clock_monotonic() + DeadlockTimeout * INT64CONST(2000));
 
-	my_wait.known_end = 0;			/* may be changed by whom we wait for */
+	my_wait.known_end = 0;			/* the transaction may change it */
 	if (my_wait.waiter != NULL)
 	{
 		if (refusal->own_lease)
@@ -308,9 +312,9 @@ wait_behind_transaction(const GrantOutcome *refusal)
 }
 
 /*
- * Wait for what refused a try to go away; false when the time is over. A
- * refusal for want of a turn that was not refused means that the lease was lost in
- * that moment: look again.
+ * Wait until the obstacle that refused a try may be gone; false if the time is
+ * over. If the try was refused for lack of a turn, but no turn was refused,
+ * the free lease was lost at that moment: look again at once.
  */
 bool
 wait_for(const GrantOutcome *refusal)
@@ -340,8 +344,8 @@ wait_for(const GrantOutcome *refusal)
 }
 
 /*
- * When did the lease that was just granted become free? When its release called
- * us, or when it expired; 0 when it is not known.
+ * When did the lease that was just granted become free? When its release
+ * called us, or when it expired; 0 if that is not known.
  */
 static int64
 free_since(int64 called_at, int64 now)
@@ -353,7 +357,7 @@ free_since(int64 called_at, int64 now)
 	return Min(called_at, expired_at);
 }
 
-/* End the wait: with the lease on this resource, or with none. */
+/* End the wait, with the lease on this resource, or with none if it is NULL. */
 void
 wait_end(const text *granted)
 {

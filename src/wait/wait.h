@@ -4,7 +4,7 @@
  *		Waiting in turn.
  *
  * A wait is a loop around a try. It joins the queue before it looks, so that
- * no release goes unnoticed, and tells the queue what each try met:
+ * it misses no release, and tells the queue the outcome of each try:
  *
  *		wait_begin(resources, nresources, &request, timeout, NULL);
  *		PG_TRY();
@@ -20,7 +20,7 @@
  *		PG_END_TRY();
  *		wait_end(outcome.result == GRANTED ? request.resource : NULL);
  *
- * wait_for() returns false when the time is over. The try itself asks
+ * wait_for() returns false when the time is over. The try calls
  * wait_is_my_turn() before it takes a free lease.
  *
  *-------------------------------------------------------------------------
@@ -32,22 +32,22 @@
 
 #include "store/store.h"
 
-/* What a waiter does at its place in the line. */
+/* State of a waiter in its line. */
 typedef enum TurnState
 {
 	TURN_QUEUED,				/* waits for its turn */
-	TURN_CALLED,				/* has its turn, and some time to take it */
+	TURN_CALLED,				/* has its turn, and must take it in time */
 	TURN_AWAY,					/* waits for a transaction in the lock manager */
-	TURN_ASIDE,					/* its own owner is in the way: others come first */
-	TURN_SKIPPED				/* did not come when called; until it comes */
+	TURN_ASIDE,					/* blocked by its own owner's lease: others go first */
+	TURN_SKIPPED				/* did not look when called; until it looks */
 } TurnState;
 
-/* Who waits, and for what. Copies are made without a lock. */
+/* Description of a waiter. Copies are made without a lock. */
 typedef struct WaiterInfo
 {
 	uint64		ticket;			/* of this wait */
-	uint64		turn;			/* orders those who wait for the same resource */
-	TurnState	state;			/* unless it waits for several resources */
+	uint64		turn;			/* orders the waiters for the same resource */
+	TurnState	state;			/* meaningful for a single resource */
 	int			pid;
 	Oid			database;
 	Oid			role;
@@ -55,8 +55,8 @@ typedef struct WaiterInfo
 	TimestampTz deadline;		/* DT_NOEND: none */
 	LeaseMode	mode;
 	int			permits;
-	int			nresources;		/* 1, or how many any of which will do */
-	uint64		hash;			/* of resource and database, when there is one */
+	int			nresources;		/* if more than 1, any of them will do */
+	uint64		hash;			/* of resource and database, if there is only one resource */
 	uint64		owner_hash;
 	int			resource_length;
 	int			owner_length;
@@ -72,28 +72,28 @@ extern void wait_begin(text **resources, int nresources, const LeaseRequest *req
 extern bool wait_for(const GrantOutcome *refusal);
 extern void wait_end(const text *granted);
 
-/* turns.c: whose turn it is, and who has to hear of a change */
+/* turns.c: turns of waiters, and wake-ups */
 extern bool wait_is_my_turn(const text *resource);
 extern void wait_note_change(const text *resource, TimestampTz expires_at);
 
-/* queue.c: who waits */
+/* queue.c: lists of waiters */
 extern List *waiters_list(void);
 extern List *waiters_of_owner(const text *owner);
 extern WaiterInfo *waiter_of_pid(int pid);
 
-/* obstacles.c: what is in the way of a waiter */
+/* obstacles.c: what blocks a waiter */
 typedef struct Obstacles
 {
-	List	   *leases;			/* of Lease: committed, each of which is in the way */
-	List	   *transactions;	/* int list: open transactions, likewise */
+	List	   *leases;			/* of Lease: committed leases that all conflict */
+	List	   *transactions;	/* int list: open transactions that all conflict */
 } Obstacles;
 
 extern Obstacles find_obstacles(LeaseStore *store, const WaiterInfo *waiter);
 
-/* lockwait.c: a wait in the lock manager that ends in time */
+/* lockwait.c: a wait in the lock manager with a time limit */
 extern bool lock_wait_until(int64 until, void (*work) (void *arg), void *arg);
 
-/* deadlock.c: leases that wait for each other */
+/* deadlock.c: deadlocks between leases */
 extern void check_deadlock(const GrantOutcome *refusal);
 
 #endif							/* LEASE_LOCK_WAIT_H */

@@ -200,7 +200,7 @@ foreach my $round ('first', 'second')
 	tokens_go_on('renewed');
 }
 
-# Who turns lease_lock.durable off has no such promise. Only shown.
+# With lease_lock.durable off there is no such promise. Only shown.
 {
 	my @told = run_and_crash(
 		"count(*) > 1000 FROM lease_lock WHERE resource LIKE 'lost %'",

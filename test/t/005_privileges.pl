@@ -1,5 +1,5 @@
-# Who may do what: everybody takes leases, only roles with the privileges of
-# the one that took a lease end it, and only they see its owner.
+# Privileges: every role may acquire leases. Only roles with the privileges of
+# the role that acquired a lease may end it, and only they see its owner.
 use strict;
 use warnings;
 
@@ -102,7 +102,7 @@ as('member', "SELECT lease_acquire('m', '1 hour', 'o')");
 refused('alice', "SELECT lease_release('m', 'o')", 'acquired by role "member"',
 	'but the role may not act for its members');
 
-# a lease that changed hands: who took it last counts
+# a lease that was taken over: the last holder counts
 as('alice', "SELECT lease_acquire('e', '1 microsecond', 'o')");
 is(as('bob', "SELECT lease_acquire('e', '1 hour', 'o')"), 't', 'takeover by another role');
 refused('alice', "SELECT lease_release('e', 'o')", 'acquired by role "bob"', 'the former holder may not release it');
@@ -220,8 +220,8 @@ refused('bob', q{SELECT load_as_alice(); DELETE FROM parent}, 'permission denied
 $node->safe_psql('postgres', q{ALTER ROLE bob RESET lease_lock.owner; ALTER ROLE alice SET lease_lock.owner = 'secret'});
 is(as('alice', 'DELETE FROM parent RETURNING id'), 1, 'cascade: it came with the session of the role that holds the lease');
 
-# Default privileges of who creates the extension open nothing to everybody.
-# What they give to a role by its name, the role has.
+# Default privileges of the role that creates the extension grant nothing to
+# PUBLIC. A role that they name gets what they grant.
 $node->safe_psql('postgres', q{CREATE DATABASE generous});
 $node->safe_psql('generous', q{
 	ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC;

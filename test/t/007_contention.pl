@@ -96,9 +96,9 @@ is($node->safe_psql('postgres', 'SELECT sum(n) FROM counter'),
 	$granted, 'a counter changed under the lease lost nothing');
 count_is(0, 'lease_status', 'all were released');
 
-# Leases that run out at once, purged all the time: rows come and go under
-# those who look for them. First each session removes what it was granted, so
-# that a slow one may be overtaken by a whole life of the row.
+# Leases that expire at once, and are purged all the time: rows come and go
+# while other sessions look for them. First each session removes what it was
+# granted, so that a slow session may miss a whole life of the row.
 run_pgbench('32 sessions that acquire and purge', 300, 'vanish' => q{
 	SELECT acquire('u', '1 microsecond', 'c' || :client_id);
 	SELECT lease_purge();

@@ -114,7 +114,7 @@ foreach my $i (0 .. $#lost)
 	usleep(20_000 + rand(60_000)) if $i > int(@lost / 3);
 }
 
-# Who is stuck shows in the time that it waited.
+# The waiting time shows which session is stuck.
 becomes($node, q{SELECT count(*) FROM lease_waiters}, 0, 'the queue moves on until it is empty');
 foreach my $i (0 .. $#fates)
 {

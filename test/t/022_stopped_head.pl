@@ -121,8 +121,8 @@ is(look($node, q{SELECT lease_release('r', 'passer-by')}), 't', 'the lease is re
 is(answer($sessions[0]), 't', 'it gets it');
 nothing_left($node, 'only one');
 
-# Who waits for a lock in the way of its lease is not stuck: however long that
-# takes, it keeps its place.
+# A waiter that waits for a lock that blocks its lease is not stuck: it keeps
+# its place, however long that takes.
 {
 	my $locker = open_session($node);
 	my @new = map { open_session($node) } 0 .. 2;

@@ -177,8 +177,8 @@ granted_in_turn('again', 0);
 	granted_in_turn('renewal', 1);
 }
 
-# Who sleeps until the end of a long lease wakes up earlier when the next one
-# ends earlier. New sessions have nothing else that wakes them.
+# A waiter that sleeps until the end of a long lease wakes up earlier if the
+# next lease ends earlier. New sessions have nothing else that wakes them.
 {
 	$_->quit foreach @sessions;
 	@sessions = map { open_session($node) } 0 .. 2;

@@ -1,5 +1,5 @@
-# Deadlocks between leases: one victim, who is told the circle; and those with
-# rows in them, which the server finds.
+# Deadlocks between leases: there is one victim, and its error describes the
+# circle. Also deadlocks that include rows, which the server finds.
 use strict;
 use warnings;
 
@@ -27,9 +27,9 @@ sub wait_sql
 	  : "SELECT lease_acquire('$resource', '1 hour', '$owner', $wait)";
 }
 
-# Each of n owners holds a lease and waits for that of the next one. Who comes
-# last closes the circle and is the victim, unless its deadlock_timeout leaves
-# it to the others to find out.
+# Each of n owners holds a lease and waits for that of the next one. The last
+# one closes the circle and is the victim, unless its deadlock_timeout leaves
+# the search to the others.
 sub circle
 {
 	my ($n, $call, %params) = @_;
@@ -41,7 +41,7 @@ sub circle
 	$sessions[$_]->query_safe("SELECT lease_acquire('r$_', '1 hour', 'o$_')") foreach 0 .. $last;
 	$sessions[$last]->query_safe(q{SET deadlock_timeout = '1 h'}) if $params{patient};
 
-	# So that it is somebody who came before who finds the circle.
+	# So that an earlier member finds the circle.
 	foreach my $i (0 .. $last - 1)
 	{
 		$pids[$i] = send_to_wait($node, $sessions[$i], wait_sql($call, 'r' . ($i + 1), "o$i"));
@@ -66,7 +66,7 @@ sub circle
 	stays($node, q{SELECT string_agg(owner, ',' ORDER BY owner) FROM lease_waiters},
 		join(',', map { "o$_" } 0 .. $last - 1), "$name: the others wait on");
 
-	# The victim releases; so does everybody who then gets what he waited for.
+	# The victim releases, and so does each session when it gets its lease.
 	foreach my $i (reverse 0 .. $last)
 	{
 		is($sessions[$i]->query_safe("SELECT lease_release_all('o$i') > 0"), 't', "$name: owner $i releases");
@@ -84,7 +84,7 @@ foreach my $call ('lease_acquire', 'lease_wait')
 }
 circle(3, 'lease_acquire', patient => 1);
 
-# Who waits outside of the circle is not touched.
+# A waiter outside of the circle is not affected.
 {
 	my @sessions = map { open_session($node) } 0 .. 2;
 
@@ -117,7 +117,8 @@ circle(3, 'lease_acquire', patient => 1);
 	$_->quit foreach @sessions;
 }
 
-# An expired lease holds nobody up: no deadlock, whoever it belonged to.
+# An expired lease blocks nobody, so there is no deadlock, whatever its owner
+# waits for.
 {
 	my @sessions = map { open_session($node) } 0, 1;
 
@@ -134,8 +135,8 @@ circle(3, 'lease_acquire', patient => 1);
 	$_->quit foreach @sessions;
 }
 
-# A row and a lease that was taken in an open transaction: the server's
-# detector sees both waits and ends one of them, whoever comes first.
+# A row and a lease that was taken in an open transaction: the server's detector
+# sees both waits and ends one of them, in whatever order they came.
 $node->safe_psql('postgres', 'CREATE TABLE account (id int PRIMARY KEY, n int); INSERT INTO account VALUES (1, 0)');
 foreach my $call ('lease_acquire', 'lease_acquire later')
 {
@@ -147,7 +148,7 @@ foreach my $call ('lease_acquire', 'lease_acquire later')
 	$lease->query_safe(q{BEGIN; SELECT lease_acquire('mixed', '1 hour', 'lease')});
 	$row->query_safe('BEGIN; SELECT n FROM account WHERE id = 1 FOR UPDATE');
 
-	# Who comes first is patient, so that the other one is the victim.
+	# The first session is patient, so that the other one is the victim.
 	if ($call eq 'lease_acquire')
 	{
 		$row->query_safe(q{SET LOCAL deadlock_timeout = '1 h'});
@@ -174,9 +175,10 @@ foreach my $call ('lease_acquire', 'lease_acquire later')
 	$_->quit foreach $lease, $row;
 }
 
-# Half of a circle behind an open transaction, the other half behind a committed
-# lease: the server's detector does not see it. Whoever is awake to look is
-# told, since who waits in the lock manager cannot hear.
+# Half of a circle waits behind an open transaction, the other half behind a
+# committed lease: the server's detector does not see it. The member that sleeps
+# in the queue gets the error, since a waiter in the lock manager cannot be
+# woken.
 foreach my $open (q{lease_acquire('r0', '1 hour', 'a')}, q{lease_renew('r0', '2 hours', 'a')})
 {
 	my $transaction = open_session($node);

@@ -100,7 +100,7 @@ foreach my $call ('lease_acquire', 'lease_wait')
 	}
 }
 
-# Somebody who has the table locked holds up the waiters, not their end.
+# A session that locks the table delays the waiters, but they can be canceled.
 foreach my $call ('lease_acquire', 'lease_wait')
 {
 	my $locker = open_session($node);

@@ -96,7 +96,7 @@ foreach my $hours (-1, +1)
 	$_->quit foreach values %session;
 }
 
-# What a session answered, or that it did not in so many seconds.
+# The answer of a session, or a note that there was none within the time limit.
 sub answer_in_time
 {
 	my ($session, $limit) = @_;

@@ -1,5 +1,5 @@
-# 300 sessions that wait cost nothing: neither time nor wake-ups, beside the
-# few of those who keep watch.
+# 300 sessions that wait cost nothing: neither time nor wake-ups, except for the
+# few wake-ups of watchers.
 use strict;
 use warnings;
 
@@ -71,7 +71,8 @@ sub awake
 	return scalar grep { defined $after->{$_} && $before->{$_} != $after->{$_} } keys %$before;
 }
 
-# Who was the last of the queue for a moment wakes once more, and not again.
+# A waiter that was last in the queue for a moment wakes once more, and not
+# again.
 my ($ticks, $sleeps) = used();
 foreach (1 .. 10)
 {

@@ -102,7 +102,7 @@ foreach my $call ('lease_acquire', 'lease_wait')
 		$blocker->query_safe('COMMIT') if $place eq in_lock_manager();
 	}
 
-	# Owners who wait for each other run out of time.
+	# Owners that wait for each other run out of time.
 	$sessions[0]->query_safe('SET deadlock_timeout = 50');
 	is($sessions[0]->query_safe(q{SELECT lease_acquire('a', '1 hour', 'o0')}), 't', "$call: one lease of two");
 	is($sessions[1]->query_safe(q{SELECT lease_acquire('r', '1 hour', 'o1')}), 't', "$call: and the other");

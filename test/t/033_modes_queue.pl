@@ -1,6 +1,7 @@
-# Leases of all modes stand in one queue: who waits for the exclusive one stops new readers, readers
-# who waited for the same writer come in together, and of several permits that come
-# back nobody who waits is forgotten, whatever the transactions of the others do.
+# Waiters for leases of all modes form one queue. A waiter for the exclusive
+# lease stops new readers. Readers that waited for the same writer come in
+# together. If several permits are released, no waiter is forgotten, whatever
+# the transactions of the others do.
 use strict;
 use warnings;
 
@@ -34,7 +35,8 @@ is(look($node, q{SELECT lease_release('doc', 'r1'), lease_release('doc', 'r1')})
 is(answer($sessions[0]), 't', 'the writer comes in');
 is(look($node, owners('doc')), 'w', 'alone');
 
-# Its turn is one turn: the readers who came meanwhile are next, all of them at once.
+# The writer has one turn: then the readers that came meanwhile are next, all of
+# them at once.
 send_sql($sessions[0], q{SELECT lease_release('doc', 'w'); SELECT lease_acquire('doc', '1 hour', 'w', NULL)});
 is(answer($sessions[1]), 't', 'after one turn of the writer the readers come in');
 is(answer($sessions[2]), 't', 'the second one while the first one has its transaction open');
@@ -51,7 +53,7 @@ $sessions[3]->query_safe('ROLLBACK');
 is(answer($sessions[0]), 't', 'and comes in when that reader is undone');
 nothing_left($node, 'open');
 
-# Two permits come back at once, and both who wait get one.
+# Two permits are released at once, and both waiters get one.
 is(look($node, q{SELECT lease_acquire_permit('pool', 2, '1 hour', 'a'), lease_acquire_permit('pool', 2, '1 hour', 'b')}), 't|t', 'both permits are taken');
 send_to_wait($node, $sessions[0], q{BEGIN; SELECT lease_acquire_permit('pool', 2, '1 hour', 'c', NULL)});
 send_to_wait($node, $sessions[1], q{SELECT lease_acquire_permit('pool', 2, '1 hour', 'd', NULL)});
@@ -66,8 +68,8 @@ is(answer($sessions[2]), 't', 'and gets the one that is undone');
 is(look($node, owners('pool')), 'd,e', 'two have one');
 nothing_left($node, 'pool');
 
-# What somebody could not see yet who began to wait: a permit that its transaction gives back, and one
-# that ends before those that were seen.
+# Changes that a session could not see when it began to wait: a permit that an
+# open transaction releases, and a permit that ends before those that it saw.
 is(look($node, q{SELECT lease_acquire_permit('one', 2, '1 hour', 'a')}), 't', 'one of two permits is taken');
 foreach my $end ('released', 'expired')
 {

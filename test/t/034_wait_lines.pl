@@ -1,4 +1,5 @@
-# The line of a resource: who is woken, and who is not in the way of others.
+# The line of a resource: which waiters are woken, and which ones block no
+# others.
 use strict;
 use warnings;
 
@@ -25,7 +26,8 @@ sub sleeps
 	return $n;
 }
 
-# Who leaves the lines of several resources wakes the next one, not everybody.
+# A waiter that leaves the lines of several resources wakes the next one of
+# each, not all.
 SKIP:
 {
 	skip 'no /proc', 2 if !-e '/proc/self/status';
@@ -69,8 +71,8 @@ SKIP:
 	$_->quit foreach $holder, $waiter;
 }
 
-# A waiter that was skipped is not counted as one before the others: who leaves
-# behind it wakes the next.
+# A waiter that was skipped does not count as one before the others: a waiter
+# behind it that leaves wakes the next.
 {
 	my @sessions = map { open_session($node) } 0 .. 2;
 	my @pids;

@@ -117,7 +117,8 @@ cmp_ok($node->safe_psql('postgres', q{
 	WHERE what = 'released' AND pid <> pid_before}),
 	'>', 0, 'leases that one connection took were released through another');
 
-# What SET LOCAL set is gone with the transaction, whoever has the connection next.
+# A value of SET LOCAL ends with the transaction, whichever client has the
+# connection next.
 my @results = map {
 	$node->psql('postgres', $_, connstr => $app, on_error_stop => 0, stderr => \my $stderr,
 		extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);

@@ -169,8 +169,8 @@ $psql->('CREATE DATABASE last');
 $psql->('DROP DATABASE last');
 pass('databases are created and dropped beside a launcher that sleeps');
 
-# From 19 on, who drops a database ends the worker in it, which the server notes.
-# So it does when ask_beside_stopped() had to give up.
+# From 19 on, DROP DATABASE ends the worker in the database, and the server logs
+# that. The server also logs it when ask_beside_stopped() had to give up.
 my $log = slurp_file($node->logfile) =~
   s/^.*FATAL:  (terminating background worker "lease_lock purge worker"|connection to client lost).*\n//gmr;
 unlike($log, qr/WARNING|ERROR|FATAL|PANIC/, 'nothing to complain of');

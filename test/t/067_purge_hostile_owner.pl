@@ -20,7 +20,7 @@ $node->safe_psql('postgres', 'CREATE ROLE mallory LOGIN');
 set_and_reload($node, 'lease_lock.purge_interval', '0');
 add_database($node, 'mine');
 
-# Functions that tell the log who called them, in what process.
+# Functions that log their caller and its process.
 $node->safe_psql('mine', q{
 	CREATE SCHEMA evil AUTHORIZATION mallory;
 	ALTER TABLE lease_lock OWNER TO mallory;

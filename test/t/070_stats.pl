@@ -132,7 +132,7 @@ holds(q{handoff_time > '0' AND handoff_time < wait_time}, 'which took some of th
 	holds("$slow = $before + 1", 'is among the slow ones');
 }
 
-# who is told that it is a deadlock, and who is cancelled
+# a wait that ends in a deadlock, and a wait that is cancelled
 {
 	my $other = open_session($node);
 

@@ -193,8 +193,8 @@ foreach my $name (sort keys %hostile)
 	}
 }
 
-# Who may set it: not who has its takeovers logged, be it before the library
-# is loaded.
+# A role whose takeovers are logged may not change the setting, not even before
+# the library is loaded.
 {
 	my $stderr;
 

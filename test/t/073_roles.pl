@@ -27,7 +27,8 @@ $node->safe_psql('postgres', q{
 	CREATE ROLE lazy_stats LOGIN NOINHERIT IN ROLE pg_read_all_stats;
 	CREATE ROLE admin LOGIN;
 });
-# The extension belongs to who created it, also when that is no superuser any more.
+# The extension belongs to the role that created it, even if that is no
+# superuser any more.
 $node->safe_psql('postgres', q{SET ROLE owner; CREATE EXTENSION lease_lock; RESET ROLE; ALTER ROLE owner NOSUPERUSER});
 $node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION lease_purge(), lease_break(text), lease_stats_reset() TO admin');
 

@@ -1,5 +1,5 @@
-# lease_wait_graph(): the picture shows who waits for whom, Graphviz can draw it,
-# and what a name looks like is what it is.
+# lease_wait_graph(): the graph shows who waits for whom, Graphviz can draw it,
+# and each name is what it looks like.
 use strict;
 use warnings;
 

@@ -1,6 +1,6 @@
-# The extension is created in a schema that belongs to somebody else, who was
-# there first with an operator, a function and a cast for whatever the install
-# script and the views could mean. Nothing of it runs, whoever calls a function
+# The extension is created in a schema of another role, which has created an
+# operator, a function and a cast there for everything that the install script
+# and the views could mean. None of these runs, whichever role calls a function
 # or reads a view.
 use strict;
 use warnings;

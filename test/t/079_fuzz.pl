@@ -1,10 +1,10 @@
 # Random calls of every function by a role without privileges, with arguments
-# that make sense and that do not, in databases of several encodings, beside
-# others who do the same, cancels, timeouts and terminated sessions. No session
-# crashes, no internal error is raised, nothing is left behind; and nobody sees
-# the owner, or ends the lease, of somebody else.
+# that make sense and that do not, in databases of several encodings. Other
+# sessions do the same, and there are cancels, timeouts and terminated sessions.
+# No session crashes, no internal error is raised, and nothing is left behind.
+# No role sees the owner, or ends the lease, of another role.
 #
-# FUZZ_CALLS=n makes so many calls, FUZZ_SEED=n the same ones again.
+# FUZZ_CALLS=n sets the number of calls, FUZZ_SEED=n repeats a run.
 use strict;
 use warnings;
 

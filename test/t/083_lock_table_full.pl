@@ -1,11 +1,12 @@
-# A few sessions have taken so many locks that the server's lock table is full:
-# clear errors, no lease is lost, no waiter forgotten, and everything goes on
-# when the locks are gone.
+# A few sessions have filled the server's lock table with their locks: errors
+# are clear, no lease is lost, no waiter is forgotten, and everything goes on
+# when the locks are released.
 #
-# There are two tables, of what is locked and of who has a lock on it, with twice
-# the room. Where they do not share their memory, from 19 on, a single session fills
-# only the first, and others can still wait for what is locked already. So there
-# are several, all with the same locks.
+# The server has two tables, one for locked objects, and one for their holders
+# with twice the room. Where these do not share their memory, from 19 on, a
+# single session fills only the first, and others can still wait for an object
+# that is locked already. So there are several sessions, all with the same
+# locks.
 use strict;
 use warnings;
 

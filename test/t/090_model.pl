@@ -1,9 +1,9 @@
 # Thousands of random sequences of calls, over all kinds of leases, in one
 # session: the server answers what a small model says.
 #
-# MODEL_SEED=n runs one sequence again, MODEL_SEQUENCES=n so many from there on.
-# A failed one is shown with all its calls. On a busy machine it ends after three
-# minutes, with fewer sequences.
+# MODEL_SEED=n runs one sequence again, MODEL_SEQUENCES=n sets the number of
+# sequences from there on. A failed one is shown with all its calls. On a busy
+# machine it ends after three minutes, with fewer sequences.
 #
 # Time stands still, but for the steps of a whole hour that are part of a
 # sequence: then everything in the lock table is moved back by that. Times

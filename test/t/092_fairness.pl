@@ -49,7 +49,7 @@ sub line_up
 	return;
 }
 
-# Who waits got it, all of these and nobody else.
+# Test that exactly these waiters got the lease.
 sub now_hold
 {
 	my ($resource, @owners) = @_;

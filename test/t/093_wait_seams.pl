@@ -1,6 +1,6 @@
-# What waiters of one kind hear when somebody else's transaction does more
-# than one thing: nothing here depends on how long a step takes, since who
-# misses a wake-up would sleep for an hour.
+# Wake-ups of waiters when a transaction of another session makes more than one
+# change. No result depends on how long a step takes, since a waiter that misses
+# a wake-up would sleep for an hour.
 use strict;
 use warnings;
 
@@ -52,8 +52,8 @@ foreach my $kind ([ 'shared', "lease_acquire_shared('%s', '1 hour', '%s', NULL)"
 	$session->quit;
 }
 
-# Nobody hears of the end of a prepared transaction. So who waits for one of
-# several leases that such transactions have looks again without it.
+# The end of a prepared transaction wakes no waiter. So a waiter for one of
+# several leases of such transactions looks again by itself.
 foreach my $end ('ROLLBACK', 'COMMIT')
 {
 	my $r = lc $end;
@@ -73,8 +73,9 @@ foreach my $end ('ROLLBACK', 'COMMIT')
 	$session->quit;
 }
 
-# Whoever waits for any of several notices in time that one of them has expired,
-# although a transaction has another one. The best of three, on a busy machine.
+# A waiter for any of several leases notices in time that one of them has
+# expired, although a transaction has another one. The best of three counts, on
+# a busy machine.
 {
 	my $session = open_session($node);
 	my $least = 5;
@@ -100,7 +101,7 @@ foreach my $end ('ROLLBACK', 'COMMIT')
 	$session->quit;
 }
 
-# Limits go for who is handed a lease, too.
+# Limits also apply to the new owner of a transferred lease.
 {
 	look($node, "SELECT lease_acquire('mine', '1 hour', 'm'), lease_acquire('given', '1 hour', 'g')");
 	sql_fails($node, "SET lease_lock.max_leases_per_owner = 1; SELECT lease_transfer('given', 'g', 'm')",
@@ -108,7 +109,8 @@ foreach my $end ('ROLLBACK', 'COMMIT')
 	is(look($node, "SELECT lease_transfer('given', 'g', 'h') > 0"), 't', 'without a limit it is handed over');
 }
 
-# Who would take any of several, behind transactions that end without a word.
+# A waiter for any of several leases, behind transactions whose end wakes
+# nobody.
 {
 	my $holder = open_session($node);
 	my $session = open_session($node);

@@ -14,9 +14,9 @@ use Test::More;
 my $node = start_node('renewal', "synchronous_commit = off\nlease_lock.durable = off\nlease_lock.log_events = none\nfsync = off\n");
 
 # Nothing is released, so the lock table says when each lease was held. With a
-# lock_delay the owner's own slot is not the first choice. Who looks for leases that
-# overlap looks at all of them at one time. Some leases last for longer, or on a slow
-# server none would ever be renewed.
+# lock_delay the owner's own slot is not the first choice. The check for
+# overlaps looks at all leases at one time. Some leases last for longer, or on a
+# slow server none would ever be renewed.
 $node->safe_psql('postgres', q{
 	CREATE TABLE overlap (slot int, token bigint, granted_at timestamptz, expires_at timestamptz,
 		slot_2 int, token_2 bigint, granted_2_at timestamptz, expires_2_at timestamptz);

@@ -1,7 +1,7 @@
-# Who gets a lease, and what can be done with one, in every state that a row of the
-# lock table can be in: made from all combinations of what is committed, what an open
-# transaction does to it, whose it is and in which mode; and again beside a second
-# row. The answers are compared with the rules as they are stated here.
+# Requests for a lease, and actions on one, in every state that a row of the
+# lock table can be in. The states combine what is committed, what an open
+# transaction does to it, its owner and its mode; and again beside a second row.
+# The answers are compared with the rules as they are stated here.
 use strict;
 use warnings;
 
@@ -73,9 +73,9 @@ sub describe
 
 # --- the rules ----------------------------------------------------------------
 
-# An open change is in the way whatever it was and will be, unless both is nothing. Else a
-# lease is in the way while it is held or delayed, and so is what is kept. A lease that
-# expired is in the way while a transaction relies on it.
+# An open change is an obstacle, unless the row is nothing before and after it.
+# Otherwise a lease is an obstacle while it is held or delayed, and so is a kept
+# tombstone. An expired lease is an obstacle while a transaction relies on it.
 sub in_the_way
 {
 	my ($row) = @_;

@@ -88,8 +88,8 @@ my ($server, $told, $lost) = fail_over('on');
 cmp_ok(scalar keys %$told, '>', 700, 'durable = on: ' . keys(%$told) . ' grants were acknowledged');
 is_deeply($lost, [], 'durable = on: all of them, and their renewals, are on the standby');
 
-# The new primary has a standby of its own, from which it is cut off. Somebody
-# who cannot know that promotes that one.
+# The new primary has its own standby, and is cut off from it. An operator who
+# cannot know of that promotes the standby.
 my $next = start_standby($server, 'next');
 $server->safe_psql('postgres', q{ALTER SYSTEM SET synchronous_standby_names = '*'});
 $server->reload;

@@ -11,7 +11,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Who looks by itself, without a wake-up, does so too late for this test.
+# A waiter that looks by itself, without a wake-up, does so too late for this
+# test.
 my $conf = "deadlock_timeout = '1000 s'\nmax_prepared_transactions = 2\nmax_locks_per_transaction = 1000\nlease_lock.purge_interval = 0\nrestart_after_crash = on\nlog_min_messages = warning\n";
 my $primary = start_node('session', "$conf\nshared_preload_libraries = 'lease_lock'\n", allows_streaming => 1);
 my $plain = start_node('plain', $conf);

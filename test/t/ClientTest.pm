@@ -1,5 +1,5 @@
-# What the tests of client libraries share: a server with what the programs in
-# test/clients connect to, and ways to find a library and to run a program.
+# Shared by the tests of client libraries: a server that the programs in
+# test/clients connect to, and functions that find a library and run a program.
 package ClientTest;
 
 use strict;
@@ -20,11 +20,11 @@ our @EXPORT = qw(
 
 our $CLIENTS = abs_path("$FindBin::RealBin/../clients");
 
-# Longer than a client takes on the busiest machine.
+# Longer than a client takes, even on a busy machine.
 our $LIMIT = 60;
 
-# The first of these commands that runs the arguments without an error, or
-# nothing: the interpreter that has the library.
+# Returns the first of these commands that runs the arguments without an error:
+# the interpreter that has the library. Returns undef if there is none.
 sub can_run
 {
 	my ($commands, @arguments) = @_;
@@ -40,8 +40,8 @@ sub can_run
 	return;
 }
 
-# A server with a protected table of this name that holds items with versions, and
-# with the roles app, who runs the programs, and boss, who has leased the vault.
+# Starts a server with a protected table of this name, whose items have
+# versions, and with two roles: app runs the programs, boss has leased the vault.
 sub start_client_node
 {
 	my ($name, $table) = @_;
@@ -62,8 +62,8 @@ sub start_client_node
 	return $node;
 }
 
-# Run a program of test/clients as role app, and return what it printed, with
-# whatever went wrong. Host and port are those of the node unless given.
+# Run a program of test/clients as role app, and return its output and its
+# errors. Host and port are those of the node unless given.
 sub run_client
 {
 	my ($node, $command, %at) = @_;

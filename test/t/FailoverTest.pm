@@ -1,5 +1,5 @@
-# What the tests of failovers share: a primary with standbys, a WAL sender that
-# is stopped so that standbys fall behind, and the loss of a whole server.
+# Shared by the tests of failovers: a primary with standbys, stopping a WAL
+# sender so that standbys fall behind, and the loss of a whole server.
 package FailoverTest;
 
 use strict;
@@ -29,7 +29,7 @@ sub start_primary
 		allows_streaming => 1);
 }
 
-# Start a standby of a server; it has replayed all when this returns.
+# Start a standby of a server, and wait until it has replayed all WAL.
 sub start_standby
 {
 	my ($primary, $name) = @_;
@@ -44,7 +44,7 @@ sub start_standby
 
 my @stopped;
 
-# From now on the standbys hear nothing of the server any more.
+# Cut the standbys off from the server.
 sub stop_senders
 {
 	my ($primary) = @_;
@@ -56,7 +56,7 @@ sub stop_senders
 	return;
 }
 
-# State of a process and pid of its parent; empty when it is gone.
+# State of a process and pid of its parent; empty if it has ended.
 sub process_state
 {
 	my ($pid) = @_;
@@ -73,7 +73,8 @@ sub lose
 
 	$node->kill9;
 	kill('KILL', @children);
-	# A server does not start as long as there is a process with that pid, be it a zombie.
+	# A server does not start while a process with that pid exists, even as a
+	# zombie.
 	foreach my $pid ($postmaster, @children)
 	{
 		usleep(10_000) while -e "/proc/$pid/stat";
@@ -81,7 +82,8 @@ sub lose
 	return;
 }
 
-# Grant so many leases, each in a transaction of its own; returns their tokens.
+# Grant the given number of leases, each in its own transaction; returns their
+# tokens.
 sub grant_tokens
 {
 	my ($node, $prefix, $count) = @_;
@@ -92,7 +94,7 @@ sub grant_tokens
 				  1 .. $count)));
 }
 
-# Have an open session take a lease; returns its token.
+# Acquire a lease in an open session; returns its token.
 sub token_of
 {
 	my ($session, $resource) = @_;
@@ -101,7 +103,7 @@ sub token_of
 	return $session->query_safe("SELECT lease_token('$resource', 'o')");
 }
 
-# A stopped sender would keep its server from being shut down.
+# A stopped sender would prevent the shutdown of its server.
 END
 {
 	my $status = $?;

@@ -1,6 +1,6 @@
-# Many sessions that do everything to a few resources, and a log of it that is
-# written by the same transactions. So what was undone is not in the log, and
-# what is in the log must keep the promises, whatever order things came in.
+# Many sessions make all kinds of calls on a few resources, and log them in the
+# same transactions. So the log does not contain what was rolled back, and what
+# it contains must keep the promises, in whatever order the calls ran.
 package LeaseLog;
 
 use strict;
@@ -14,8 +14,9 @@ use Test::More;
 our @EXPORT = qw(set_up_log run_sessions check_log);
 
 my $functions = q{
--- Leases, and what became of them. Until when a lease keeps others out is what
--- the lock table says, so that the log depends on no clock but the leases' own.
+-- Leases, and how they ended. The time until which a lease keeps others out
+-- comes from the lock table, so that the log depends on no clock but lease
+-- time.
 CREATE TABLE granted (token bigint PRIMARY KEY, resource text, slot int, mode "char", permits int, owner text,
 	granted_at timestamptz, expires_at timestamptz, lock_delay interval, transferred boolean);
 CREATE TABLE extended (token bigint, expires_at timestamptz);
@@ -35,15 +36,15 @@ CREATE FUNCTION note_extended(r text, o text) RETURNS void LANGUAGE sql AS $$
 	WHERE resource = r AND owner = o AND xmin = pg_current_xact_id()::xid;
 $$;
 
--- What our transaction released, which others get when it has committed. Without
--- a resource: whatever it was.
+-- Leases that our transaction released; others can have them after the commit.
+-- Without a resource: on all resources.
 CREATE FUNCTION note_ended(r text, given_back_at timestamptz) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO ended SELECT token, given_back_at, expires_at FROM lease_lock
 	WHERE (r IS NULL OR resource = r) AND owner IS NULL AND xmin = pg_current_xact_id()::xid
 	ON CONFLICT (token) DO UPDATE SET free_at = EXCLUDED.free_at;	-- was kept, and then broken
 $$;
 
--- Exclusive leases that our transaction got.
+-- The number of exclusive leases that our transaction was granted.
 CREATE FUNCTION own_grants(resources text[], o text) RETURNS bigint LANGUAGE sql AS $$
 	SELECT count(*) FROM lease_lock
 	WHERE resource = ANY (resources) AND slot = 0 AND owner = o AND xid = pg_current_xact_id();
@@ -53,15 +54,15 @@ CREATE FUNCTION one_of(VARIADIC list text[]) RETURNS text LANGUAGE sql AS $$
 	SELECT list[1 + floor(random() * cardinality(list))::int];
 $$;
 
--- Some are always the same, others nobody has ever heard of, and all sessions
--- hear of them at once.
+-- Some resources are always the same. Others are new, and new to all sessions
+-- at the same time.
 CREATE FUNCTION some_resource(kind text) RETURNS text LANGUAGE sql AS $$
 	SELECT kind || CASE WHEN random() < current_setting('test.new')::float8
 		THEN '.' || floor(extract(epoch FROM clock_timestamp()) * 50) ELSE '' END;
 $$;
 
--- Do one thing to some resource. What kind it is says what leases there are on
--- it: only exclusive ones; shared; 2 permits; everything.
+-- Make one call on some resource. Its kind decides which leases it has: only
+-- exclusive ones; shared; 2 permits; everything.
 CREATE FUNCTION act(wait interval) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	kind text := one_of('only', 'shared', 'permits', 'mixed');
@@ -84,7 +85,7 @@ DECLARE
 	begun timestamptz;
 BEGIN
 	IF what NOT IN ('get', 'all', 'any') THEN
-		-- of somebody who has one, as far as we know
+		-- choose an owner that has a lease, as far as we know
 		SELECT l.owner, l.resource INTO o, r FROM lease_lock AS l WHERE owner IS NOT NULL AND (l.resource = kind OR random() < 0.2)
 			ORDER BY random() LIMIT 1;
 		IF NOT FOUND THEN
@@ -157,8 +158,8 @@ BEGIN
 	INSERT INTO tried VALUES (what, done);
 END $$;
 
--- One thing or several in one transaction, which may take some milliseconds;
--- some are undone.
+-- Make one or more calls in one transaction, which may take some milliseconds.
+-- Some calls are rolled back.
 CREATE FUNCTION step(wait interval) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1 .. CASE WHEN random() < 0.7 THEN 1 ELSE 2 + floor(random() * 3)::int END LOOP
@@ -178,8 +179,8 @@ BEGIN
 	END LOOP;
 END $$;
 
--- From when to when somebody held a lease, and until when it kept others out.
--- One that was handed over is the next lease in the same slot from then on.
+-- From when to when a lease was held, and until when it kept others out. The
+-- next lease in the same slot is the transferred one.
 CREATE VIEW leases AS
 WITH l AS (
 	SELECT g.*, CASE WHEN lead(transferred) OVER w THEN lead(granted_at) OVER w END AS handed_over_at
@@ -199,8 +200,9 @@ SELECT * FROM (
 ) AS l
 WHERE granted_at < CASE mode WHEN 'x' THEN others_until ELSE exclusive_until END;
 
--- Callers who state a larger number may come in between, but of those who
--- state this one or a smaller one there are never more.
+-- Callers that state a larger number of permits may get one as well. But of the
+-- callers that state this number or a smaller one, there are never more than
+-- that.
 CREATE VIEW too_many AS
 SELECT * FROM (
 	SELECT resource, n, token, sum(change) OVER (PARTITION BY resource, n ORDER BY at, change, token) AS holders
@@ -225,7 +227,7 @@ SELECT * FROM (
 ) AS l
 WHERE token < CASE mode WHEN 'x' THEN any_token ELSE exclusive_token END;
 
--- What the lock table says in the end, and the log does not, or otherwise.
+-- Differences between the lock table and the log at the end.
 CREATE VIEW not_as_logged AS
 SELECT resource, token FROM lease_lock AS l
 	FULL JOIN (SELECT * FROM leases WHERE held_until > clock_timestamp()) AS g USING (resource, slot, token, owner)
@@ -240,11 +242,11 @@ sub set_up_log
 	return;
 }
 
-# Have 16 sessions do things for some seconds; each call waits for so long, or not
-# at all. So many of 1 are on resources that are new, and of 100 transactions so
-# many are undone. Who is the victim of a deadlock tries again. One session or two keep
-# the token sequence busy, where every grant comes by between its last look and
-# its write: it often has to stop just there, for others to come in between.
+# Run 16 sessions for some seconds. wait is the wait of each call. new is the
+# part of calls on new resources, and undone the percentage of transactions that
+# are rolled back. The victim of a deadlock tries again. One or two sessions
+# keep the token sequence busy, which each grant uses between its last look and
+# its write. So grants often stop there, and other sessions come in between.
 sub run_sessions
 {
 	my ($node, $name, $seconds, %params) = @_;
@@ -265,7 +267,7 @@ sub run_sessions
 	return;
 }
 
-# The log keeps the promises; shows some rows that do not.
+# Test that the log keeps the promises, and show some rows that break them.
 sub check_log
 {
 	my ($node, $name) = @_;

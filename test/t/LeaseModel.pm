@@ -1,11 +1,11 @@
-# A model of the leases of one session: what each call has to answer. It knows
-# nothing of slots and rows, only who has what until when.
+# A model of the leases of one session: what each call must return. The model
+# knows nothing of slots and rows, only the holders and the times.
 #
-# A lease whose time is over is still its owner's to release until somebody
-# takes its place. Whether another holder of a shared resource takes just that
-# place, and if there are several whose, is up to the server. So the model keeps
-# all the worlds there may be, and drops those in which an answer would be wrong;
-# when none is left, the server has erred.
+# The owner of an expired lease can release it until another lease takes its
+# place. The server decides whether another shared lease takes that place, and
+# which one if there are several. So the model keeps all possible worlds, and
+# drops those in which a result would be wrong. If none is left, the server is
+# wrong.
 package LeaseModel;
 
 use strict;
@@ -17,7 +17,8 @@ my @resources = ('r1', 'r2', 'r3');
 my @owners = ('ann', 'bob', 'carl', 'dora');
 my $many = 32767;
 
-# What a run of many sequences must have met, for the test to mean something.
+# Outcomes that a run of many sequences must include for the test to be
+# meaningful.
 sub outcomes
 {
 	return ((map { ("$_ granted", "$_ refused") } 'exclusive', 'shared', 'permit', 'all', 'any'),
@@ -53,7 +54,7 @@ sub array
 	return 'ARRAY[' . join(',', map { "'$_'" } @_) . ']';
 }
 
-# What random calls are made of: how often, and how to make one.
+# Kinds of random calls: how often each occurs, and how to make it.
 my @kinds = (
 	[ 4, 'acquire', sub { return { mode => 'exclusive' } } ],
 	[ 5, 'acquire', sub { return { mode => 'shared' } } ],
@@ -110,7 +111,7 @@ sub random_call
 	return $call;
 }
 
-# The SQL of a call. No wait is the other form of the function.
+# The SQL of a call. Without a wait, it is the other form of the function.
 sub sql
 {
 	my ($call) = @_;
@@ -142,8 +143,8 @@ sub sql
 	return "SELECT lease_$name($resource, $owner)";
 }
 
-# A sequence of calls, always the same for a seed. Some are in transactions
-# and behind savepoints, which may be undone.
+# A sequence of calls, always the same for a seed. Some calls are in
+# transactions and after savepoints, which may be rolled back.
 sub random_calls
 {
 	my ($seed) = @_;
@@ -182,12 +183,13 @@ my @undo;	# when it was at BEGIN and at each savepoint
 our $world;	# the one that we are in
 our $count;	# of outcomes, by name
 
-# A world has the leases that one resource may have, in the order in which they
-# got their tokens, and those it had at BEGIN and at each savepoint.
+# A world has the possible leases of one resource, in the order of their tokens,
+# and those at BEGIN and at each savepoint.
 #
 # A lease has an owner (or none: released, and kept for a while), a mode, the
-# hour when it ends, how often it is held, a delay, the hour until which a release
-# keeps it, and a token when one was seen, else the one that it is after.
+# hour when it ends, its number of holds, a delay, the hour until which a
+# release keeps it, and its token if that was seen, else the token that it is
+# after.
 my @of_lease = ('owner', 'mode', 'end', 'holds', 'delay', 'hold', 'payload', 'token', 'after');
 
 sub leases
@@ -202,7 +204,7 @@ sub worlds
 	return @{ $s->{worlds}{$resource} };
 }
 
-# What tells a world from another.
+# Identifies a world.
 sub description
 {
 	my ($of) = @_;
@@ -212,8 +214,9 @@ sub description
 	} $of->{leases}, @{ $of->{before} };
 }
 
-# Go on in the worlds in which the rule has no objections. It returns what the
-# answer should have been, or undef. If there are none, so does this.
+# Continue with the worlds in which the rule agrees with the result. The rule
+# returns the expected result, or undef if it agrees. If no world is left, this
+# returns the expected results.
 sub go_on
 {
 	my ($resource, $rule) = @_;
@@ -248,8 +251,8 @@ sub go_on
 	return;
 }
 
-# The worlds in which the lease that was just given stands in the place of one that
-# had expired, if it was given in a slot.
+# The worlds in which the lease that was just granted took the place of an
+# expired lease, if it was granted in a slot.
 sub replacements
 {
 	my $n = delete $world->{may_replace} // 0;
@@ -305,7 +308,7 @@ sub min
 	return $x < $y ? $x : $y;
 }
 
-# Who is in the way of a request? Nothing: it can be granted.
+# The leases that block a request. If there are none, it can be granted.
 sub blockers
 {
 	my ($call) = @_;
@@ -319,7 +322,7 @@ sub blockers
 	return @taken >= ($call->{permits} // $many) ? @taken : ();
 }
 
-# When may a blocked request look again?
+# The time from which a blocked request may be granted.
 sub blocked_until
 {
 	my ($call, @blockers) = @_;
@@ -340,8 +343,9 @@ sub token_seen
 	return 1;
 }
 
-# Give the lease. Those that expired are lost if they were of the other kind, or
-# this one is exclusive; of several in slots one may be, whose place it takes.
+# Grant a lease. Expired leases are lost if they or this lease are exclusive.
+# Otherwise one of several expired leases in slots may be lost, because this
+# lease takes its place.
 sub grant
 {
 	my ($call) = @_;
@@ -384,7 +388,8 @@ sub try
 	return $own;
 }
 
-# The lease goes on as it is asked for now; what is not given stays.
+# Renew the lease with the arguments of the call. Arguments that are not given
+# keep their values.
 sub renew_as_requested
 {
 	my ($own, $call) = @_;
@@ -397,7 +402,7 @@ sub renew_as_requested
 	return $own;
 }
 
-# Give a lease back: nobody has it, but it may be kept for a while.
+# Release a lease. It may be kept for a while.
 sub finish
 {
 	my ($lease, $free_at) = @_;
@@ -409,7 +414,7 @@ sub finish
 	$count->{'kept by min_hold'}++ if taken($lease);
 }
 
-# The one that is held, or else the latest one.
+# Release the lease of an owner: the held one, else the latest one.
 sub release
 {
 	my ($owner) = @_;
@@ -456,7 +461,8 @@ sub exclusive_calls
 	return map { { %$call, mode => 'exclusive', resource => $_ } } @{ $call->{resources} };
 }
 
-# Go on where the request is granted, or where it is refused.
+# Continue with the worlds in which the request is granted, or in which it is
+# refused.
 sub go_on_granted
 {
 	my ($call) = @_;
@@ -479,7 +485,7 @@ sub may_be_refused
 	return grep { local $world = $_; blockers($call) } worlds($call->{resource});
 }
 
-# All leases of an owner that are not lost.
+# All leases of an owner, held or expired.
 sub all_of
 {
 	my ($owner) = @_;
@@ -487,8 +493,8 @@ sub all_of
 	return grep { defined $_->{owner} && $_->{owner} eq $owner } @{ leases() };
 }
 
-# What each call does to a world. Gets the server's answer and returns undef, or
-# what it should have been.
+# The effect of each call on a world. Gets the server's result and returns
+# undef, or the expected result.
 my %rules = (
 	acquire => sub {
 		my ($call, $answer) = @_;
@@ -511,7 +517,7 @@ my %rules = (
 		my $until = blocked_until($call, @blockers) - $s->{now};
 		my %right = map { join(',', 'f', $_->{owner} // (), $until) => 1 } @blockers;
 
-		# One of several holders, if any is known.
+		# one of several holders, if any is known
 		delete $right{"f,$until"} if keys %right > 1;
 		$count->{'delayed by lock_delay'}++ if grep { $_->{end} <= $s->{now} } @blockers;
 		return $right{$answer} ? undef : join(' or ', sort keys %right);
@@ -576,7 +582,7 @@ my %rules = (
 		return yes_or_no($answer, scalar @taken, 'break');
 	});
 
-# The same for what does not concern just one resource.
+# The same for calls on more than one resource.
 my %wide_rules = (
 	all => sub {
 		my ($call, $answer) = @_;
@@ -690,7 +696,7 @@ my %wide_rules = (
 		return;
 	},);
 
-# There is none: it was to be set after an error.
+# There is no such savepoint, because it was to be set after an error.
 sub no_savepoint
 {
 	my ($answer) = @_;
@@ -706,7 +712,7 @@ sub set_savepoint
 	return;
 }
 
-# All from this one on.
+# Forget the savepoints from this one on.
 sub forget_savepoints
 {
 	my ($from) = @_;
@@ -716,7 +722,7 @@ sub forget_savepoints
 	return;
 }
 
-# Tokens are not given twice, whatever is undone: they stay seen.
+# Tokens are never granted twice, even after a rollback, so they stay seen.
 sub go_back
 {
 	my ($to) = @_;

@@ -1,5 +1,5 @@
-# What the TAP tests share: a server with the extension, sessions that stay
-# open from step to step, and errors told by their SQLSTATE.
+# Shared by the TAP tests: a server with the extension, sessions that stay open
+# between steps, and checks of errors by their SQLSTATE.
 package LeaseTest;
 
 use strict;
@@ -34,8 +34,8 @@ sub start_node
 	return $node;
 }
 
-# The SQL, run as a role if one is given, ends in an error with this SQLSTATE
-# and something in its message, detail or hint that matches.
+# Test that the SQL, run as a role if one is given, fails with this SQLSTATE,
+# and that its message, detail or hint matches.
 sub sql_fails
 {
 	my ($node, $sql, $sqlstate, $match, $name, %params) = @_;
@@ -50,7 +50,7 @@ sub sql_fails
 	like($stderr, qr/ERROR:  $sqlstate: .*$match/s, $name);
 }
 
-# Open a session that stays open, also after an error.
+# Open a session that stays open, even after an error.
 sub open_session
 {
 	my ($node, $dbname) = @_;
@@ -74,7 +74,7 @@ sub session_fails
 	like($stderr, qr/ERROR:  $sqlstate: .*$match/s, $name);
 }
 
-# Send a statement that will have to wait; returns the pid of its backend.
+# Send a statement that will wait; returns the pid of its backend.
 sub begin_query
 {
 	my ($session, $sql) = @_;
@@ -84,7 +84,7 @@ sub begin_query
 	return $pid;
 }
 
-# Get what the statement sent by begin_query() answered: its rows and errors.
+# Get the result of the statement that begin_query() sent: its rows and errors.
 sub finish_query
 {
 	my ($session) = @_;
@@ -95,7 +95,7 @@ sub finish_query
 	return $stdout . $stderr;
 }
 
-# Wait until a backend waits for a lock of another.
+# Wait until a backend waits for a lock of another backend.
 sub wait_until_blocked
 {
 	my ($node, $pid) = @_;

@@ -1,5 +1,5 @@
-# What the TAP tests of the purge worker share: a server that has one, leases
-# that ended, and ways to see what the worker does.
+# Shared by the TAP tests of the purge worker: a server with a worker, leases
+# that ended, and functions that show what the worker does.
 package PurgeTest;
 
 use strict;
@@ -25,7 +25,7 @@ our @EXPORT = qw(
   times_logged
 );
 
-# Often enough that a test need not wait; whatever ended is purged at once.
+# Short enough that tests need not wait. Leases that ended are purged at once.
 our $CONF = <<'CONF';
 shared_preload_libraries = 'lease_lock'
 lease_lock.purge_interval = 100ms
@@ -51,8 +51,8 @@ sub add_database
 	return;
 }
 
-# Put so many leases into the table that expired long ago. It is also a grant
-# in that database, which the launcher is told of.
+# Insert the given number of leases that expired long ago. This also grants a
+# lease in the database, so that the launcher learns of it.
 sub add_ended
 {
 	my ($node, $dbname, $count) = @_;
@@ -72,7 +72,7 @@ sub ended
 	return q{FROM lease_lock WHERE resource LIKE 'ended %'};
 }
 
-# Test that the query's answer becomes true, in time.
+# Test that the result of the query becomes true in time.
 sub becomes_true
 {
 	my ($node, $dbname, $query, $name) = @_;
@@ -81,7 +81,7 @@ sub becomes_true
 	return ok($node->poll_query_until($dbname, $query), $name);
 }
 
-# Test that what ended goes, and what is held stays.
+# Test that leases that ended are removed, and that held leases stay.
 sub is_purged
 {
 	my ($node, $dbname, $name) = @_;
@@ -106,10 +106,10 @@ sub worker_in
 	return qq{backend_type = 'lease_lock purge worker' AND datname = '$dbname'};
 }
 
-# Ask the server while a worker is stopped. The answer is undefined when none
-# comes, since the worker was stopped at a moment for which others have to wait:
-# with the lock of a page, say. The question begins with a look at what else
-# that could be.
+# Run a query while a worker is stopped. The result is undefined if there is no
+# answer, because the worker was stopped while it held something that others
+# wait for, such as a page lock. The first statement reads pg_stat_activity and
+# assigns a transaction ID, to meet such a lock before the query does.
 sub ask_beside_stopped
 {
 	my ($node, $dbname, $query) = @_;
@@ -120,8 +120,8 @@ sub ask_beside_stopped
 	return $timed_out ? undef : $answer;
 }
 
-# Change a setting, and wait until the launcher must have read it: it sleeps
-# on its latch, which the signal sets.
+# Change a setting, and wait until the launcher must have read it: it sleeps on
+# its latch, which the signal sets.
 sub set_and_reload
 {
 	my ($node, $setting, $value) = @_;
@@ -133,7 +133,7 @@ sub set_and_reload
 	return;
 }
 
-# How often does the server's log say this?
+# How often does the server's log contain this?
 sub times_logged
 {
 	my ($node, $match) = @_;

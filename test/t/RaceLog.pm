@@ -1,8 +1,9 @@
-# Two or three sessions that do everything to very few resources, and what their
-# answers must have in common, whatever came between a look and a write.
+# Two or three sessions make all kinds of calls on very few resources. Their
+# results must agree with each other, whatever happened between a look and a
+# write.
 #
-# Each session reports every call with the time before and after it, also those
-# that are undone later. The checks compare answers only where these times,
+# Each session reports every call with the time before and after it, even if the
+# call is rolled back later. The checks compare results only where these times,
 # the tokens and the ends of the transactions leave no doubt about the order.
 package RaceLog;
 
@@ -30,11 +31,11 @@ BEGIN
 	RAISE INFO '%', array_to_string(what, '|', '');
 END $$;
 
--- A lease that the session was granted.
+-- The leases that the session was granted.
 CREATE TYPE known AS (token bigint, resource text, owner text);
 
 -- Make one call on the resource, or with a lease that the session has had, and
--- report it. Returns the lease if it is a new one.
+-- report the call. Returns the lease if it is a new one.
 CREATE FUNCTION act(me text, r text, was known) RETURNS known LANGUAGE plpgsql AS $$
 DECLARE
 	what text := one_of('get', 'get', 'get', 'get', 'get', 'release', 'release', 'release', 'renew', 'assert', 'assert',
@@ -170,7 +171,8 @@ sub set_up_races
 
 # --- a round ------------------------------------------------------------------
 
-# Have so many sessions play for some seconds; returns their calls, and errors.
+# Run the given number of sessions for some seconds; returns their calls and
+# errors.
 sub run_round
 {
 	my ($node, $seed, $sessions, $seconds, @resources) = @_;
@@ -181,7 +183,8 @@ sub run_round
 	$node->safe_psql('postgres', 'TRUNCATE lease_lock');
 	foreach my $me (1 .. $sessions)
 	{
-		# To a file: a session whose reports nobody reads would stop in the middle of a transaction.
+		# To a file: if its reports were not read, a session would block in the
+		# middle of a transaction.
 		my $run = { report => PostgreSQL::Test::Utils::tempdir_short() . "/$me" };
 		my $sql = "CALL play('s$me', " . (($seed * 7 + $me) % 1000) / 1000 . ", '{" . join(',', @resources) . "}', $seconds)";
 
@@ -202,11 +205,11 @@ sub run_round
 	return (\@calls, $errors);
 }
 
-# Read what a session reported: its calls, and what became of them.
+# Read the report of a session: its calls, and how they ended.
 #
 # A call is open from its begin until its transaction, or the savepoint before
-# it, has ended for sure (gone_at), and at least until that end began (open_until).
-# It is final if it was committed.
+# it, has certainly ended (gone_at), and at least until that end began
+# (open_until). It is final if it was committed.
 sub read_session
 {
 	my ($me, $report) = @_;
@@ -263,8 +266,9 @@ sub read_session
 
 my $never = 9e18;
 
-# Was it this call that ended the lease? It may have been one of several holds that was
-# released, or granted after the others on the resource were broken.
+# Did this call certainly end the lease? It may have released one of several
+# holds, or the lease may have been granted after the break of the others on the
+# resource.
 sub surely_ended
 {
 	my ($lease, $call) = @_;
@@ -273,8 +277,8 @@ sub surely_ended
 	return $call->{what} ne 'break' || $lease->{t1} < $call->{t0};
 }
 
-# The leases that the calls tell of, in the order of their tokens, with the calls
-# that extended, asserted and ended each.
+# The leases that the calls report, in the order of their tokens, each with the
+# calls that extended, asserted and ended it.
 sub find_leases
 {
 	my ($calls) = @_;
@@ -381,7 +385,7 @@ sub exclude
 	return $x->{mode} eq 'exclusive' || $y->{mode} eq 'exclusive';
 }
 
-# Was the second granted in place of the first?
+# Was the first granted in place of the second?
 sub replaces
 {
 	my ($new, $old) = @_;
@@ -390,7 +394,7 @@ sub replaces
 	return exclude($new, $old) || $new->{slot} ne '' && $new->{slot} eq $old->{slot};
 }
 
-# May it have been?
+# May the first have been granted in place of the second?
 sub may_replace
 {
 	my ($new, $old) = @_;
@@ -398,8 +402,9 @@ sub may_replace
 	return exclude($new, $old) || $new->{slot} eq '' || $old->{slot} eq '' || $new->{slot} eq $old->{slot};
 }
 
-# How many lease slots do leases take at least, beside a new one? One that ended and one that
-# was granted in its place by the same transaction share a slot, which only some reports name.
+# The smallest number of lease slots that the leases can take beside a new one.
+# If one transaction ended a lease and was granted another in its place, the two
+# share a slot, which only some reports name.
 sub fewest_slots
 {
 	my ($new, @leases) = @_;
@@ -409,7 +414,7 @@ sub fewest_slots
 	return max(scalar @held, scalar keys %named);
 }
 
-# The leases that a lease met when it was granted.
+# Check a new lease against the leases that were there when it was granted.
 sub check_grant
 {
 	my ($new, @before) = @_;
@@ -421,11 +426,13 @@ sub check_grant
 		my $meets;
 
 		next if ($new->{from} // 0) == $old;
-		# A transaction sees what it did itself, be it undone later.
+		# A transaction sees its own changes, even if they are rolled back
+		# later.
 		next if $same_session && !($new->{final} && $old->{final});
 		$meets = $old->{final} && $old->{taken_until} > $new->{latest_grant}
 		  || !$same_session && $old->{open_until} > $new->{t1};
-		# Ended by a transaction that was rolled back, or by our own: told by the other checks.
+		# Ended by a transaction that was rolled back, or by its own: other
+		# checks cover this.
 		next if !$new->{final} && grep { $_->{session} == $new->{session} } @{ $old->{ended} };
 
 		violation('two leases that exclude each other', $old, $new) if $meets && exclude($old, $new);
@@ -438,7 +445,8 @@ sub check_grant
 	return;
 }
 
-# No call with the old lease succeeded after the new one was granted in its place.
+# Check that no call with the old lease succeeded after the new one was granted
+# in its place.
 sub check_lost
 {
 	my ($new, $old) = @_;
@@ -451,7 +459,8 @@ sub check_lost
 		  if $new->{final} && $call->{t1} >= $new->{t1} && $call->{t1} > $old->{t1};
 	}
 	return if $new->{session} == $old->{session};
-	# A transaction that was undone may have broken the lease before it took its place.
+	# A transaction that was rolled back may have broken the lease before it
+	# took its place.
 	return if !$new->{final} && grep { $_->{session} == $new->{session} } @{ $old->{ended} };
 	foreach my $call (@{ $old->{asserted} })
 	{
@@ -460,7 +469,7 @@ sub check_lost
 	return;
 }
 
-# Does the session still see the effect of one of its calls at a later one?
+# Does a later call of the session still see the effect of this one?
 sub sees
 {
 	my ($later, $call) = @_;
@@ -468,7 +477,7 @@ sub sees
 	return $call->{final} || $call->{gone_at} > $later->{t0};
 }
 
-# A release answers false only if somebody ended or replaced the lease.
+# Check that a release returned false only if the lease was ended or replaced.
 sub check_refused_release
 {
 	my ($call, $lease, $later, $all) = @_;
@@ -484,7 +493,8 @@ sub check_refused_release
 
 my %writes = map { $_ => 1 } 'get', 'release', 'release_all', 'renew', 'assert', 'transfer', 'break', 'purge';
 
-# A request is refused only for what is or may be in its way.
+# Check that a request was refused only if there was, or may have been, an
+# obstacle.
 sub check_refusal
 {
 	my ($call, $leases, $all) = @_;
@@ -502,7 +512,8 @@ sub check_refusal
 	}
 	else
 	{
-		# Who takes an expired exclusive lease over keeps others out until it has ended.
+		# A transaction that takes over an expired exclusive lease keeps others
+		# out until it ends.
 		return if !$only_shared && (@writers || grep { $_->{mode} eq 'exclusive' } @holders);
 		return if $call->{mode} eq 'permit' && @writers + @holders >= $call->{permits};
 	}
@@ -511,7 +522,7 @@ sub check_refusal
 	return;
 }
 
-# What the calls of a round show to be wrong, in words.
+# Describe the violations that the calls of a round show.
 sub violations
 {
 	my ($calls) = @_;

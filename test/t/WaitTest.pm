@@ -1,6 +1,6 @@
-# What the TAP tests of waiting share: a server with the wait queue, sessions
-# that are sent into a wait and asked later how it ended, and ways to see where
-# a backend is without disturbing it.
+# Shared by the TAP tests of waiting: a server with the wait queue, sessions
+# that are sent into a wait and asked later how it ended, and functions that
+# show where a backend is without disturbing it.
 package WaitTest;
 
 use strict;
@@ -29,12 +29,12 @@ our @EXPORT = qw(
   continue_backend
 );
 
-# Seconds after which something that has to happen is called lost. Far more
-# than a busy machine needs, and far less than NEVER.
+# Seconds after which an expected event counts as lost. Far more than a busy
+# machine needs, and far less than NEVER.
 our $LIMIT = 20;
 
-# Settings that leave a waiter nothing but its wake-ups: what looks again after
-# some time would hide one that was lost.
+# Settings under which a waiter depends on its wake-ups alone. Otherwise a
+# repeated look would hide a lost wake-up.
 our $NEVER = <<'CONF';
 deadlock_timeout = 1h
 lease_lock.handoff_timeout = 1h
@@ -43,7 +43,7 @@ CONF
 my %observers;
 my %stopped;
 
-# Start a server with a wait queue. From 17 on it comes without preloading.
+# Start a server with a wait queue. From 17 on, the queue needs no preloading.
 sub start_waiting_node
 {
 	my ($name, $conf, %params) = @_;
@@ -54,7 +54,8 @@ sub start_waiting_node
 	return start_node($name, "autovacuum = off\nmax_connections = 110\n$conf");
 }
 
-# Ask the server, over a connection that is kept: quick enough to poll.
+# Run a query over a connection that stays open, which is fast enough for
+# polling.
 sub look
 {
 	my ($node, $sql) = @_;
@@ -63,7 +64,7 @@ sub look
 	return $observer->query_safe($sql);
 }
 
-# Test that the answer becomes what is expected, in time; true if so.
+# Test that the result becomes the expected one in time; true if it does.
 sub becomes
 {
 	my ($node, $sql, $expected, $name) = @_;
@@ -79,7 +80,7 @@ sub becomes
 	return is($got, $expected, $name);
 }
 
-# Test that the answer is what is expected, and remains so for a while.
+# Test that the result is the expected one, and stays so for a while.
 sub stays
 {
 	my ($node, $sql, $expected, $name) = @_;
@@ -105,7 +106,7 @@ sub send_sql
 	return;
 }
 
-# What the SQL sent before answered, rows and errors.
+# The result of the SQL that was sent before: rows and errors.
 sub answer
 {
 	my ($session) = @_;
@@ -116,7 +117,7 @@ sub answer
 	return $stdout . $stderr;
 }
 
-# The same of a session whose connection is gone.
+# The result of a session that has lost its connection.
 sub last_words
 {
 	my ($session) = @_;
@@ -125,8 +126,8 @@ sub last_words
 	return $session->{stdout} . $session->{stderr};
 }
 
-# SQL conditions on pg_stat_activity: sleeps in the queue, or for a lock. Before
-# 17 the purge launcher, when asleep, looks the same.
+# SQL conditions on pg_stat_activity: the backend sleeps in the queue, or waits
+# for a lock. Before 17, a sleeping purge launcher looks like a sleeping waiter.
 sub in_queue
 {
 	return q{backend_type = 'client backend' AND wait_event_type = 'Extension' AND wait_event IN ('Extension', 'LeaseLockWait')};
@@ -137,12 +138,12 @@ sub in_lock_manager
 	return q{wait_event_type = 'Lock'};
 }
 
-# Send SQL that will have to wait, and see it do so in the place given;
-# returns the pid of its backend.
+# Send SQL that will wait, and check that it waits in the given place; returns
+# the pid of its backend.
 #
-# A session that has been idle may have a timer left that wakes it within ten
-# seconds, to report its statistics. One that reports them at once has none: a
-# fresh session that is sent to wait like this wakes up for nothing else.
+# A session that has been idle may still have a timer that wakes it within ten
+# seconds to report its statistics. A fresh session reports them at once and has
+# no such timer, so only the queue can wake it.
 sub send_to_wait
 {
 	my ($node, $session, $sql, $place) = @_;
@@ -159,7 +160,7 @@ sub send_to_wait
 	return $pid;
 }
 
-# Test that no waiter and no lock was left behind.
+# Test that no waiter and no lock is left behind.
 sub nothing_left
 {
 	my ($node, $name) = @_;
@@ -172,7 +173,7 @@ sub nothing_left
 	return;
 }
 
-# Stop a backend of the server under test, as a busy or swapping machine would.
+# Stop a backend of the server under test, like a busy or swapping machine.
 sub stop_backend
 {
 	my ($pid) = @_;
@@ -197,7 +198,7 @@ sub continue_backend
 	return;
 }
 
-# A stopped backend would keep the server from being shut down.
+# A stopped backend would prevent the shutdown of the server.
 END
 {
 	my $status = $?;

@@ -1,6 +1,6 @@
 -- read
 SELECT balance >= 30 AS enough FROM account WHERE id = 'alice' \gset
--- everybody who has read waits here for the others
+-- wait here until all others have read, too
 SELECT wait_at_gate();
 -- act on what was read
 \if :enough
