@@ -215,6 +215,10 @@ sql_fails($first, q{SELECT lease_break('of app')}, '42501', 'permission denied',
 my @names = ('order:1', '{order:1}/x', 'x{}y{z}', 'a{b', '}{', '{{a}}', 'é', '日本{語}', "line\nbreak", '{a' . "\n" . '}b', map { "name $_" } 1 .. 50);
 my $expected = join(' ', map { (my $name = $_) =~ s/'/''/g; $routed->query_safe("SELECT lease_router.logical_partition('$name') % 8") } @names);
 my $page = slurp_file("$FindBin::RealBin/../../docs/scaling.md");
+my ($definition) = $page =~ /```sql\n(CREATE FUNCTION partition.*?)```/s;
+$first->safe_psql('postgres', $definition);
+is(join(' ', map { (my $name = $_) =~ s/'/''/g; $direct->query_safe("SELECT partition('$name', 8)") } @names), $expected,
+	'the partitions of names in SQL');
 my %languages = (
 	python => [ 'python3', '-', "import sys\nprint(*(partition(name, 8) for name in sys.argv[1:]))\n" ],
 	javascript => [ 'node', '-', "console.log(...process.argv.slice(2).map(name => partition(name, 8)))\n" ]);
