@@ -70,6 +70,7 @@ sub no_harm
 	my ($name) = @_;
 	my ($grants, $double, $fallen, $errors) = split(/\|/, $front->safe_psql('router', 'SELECT * FROM lease_demo.counts'));
 
+	note($front->safe_psql('router', q{SELECT count(*), left(message, 300) FROM lease_demo.errors GROUP BY 2 ORDER BY 1 DESC}));
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	cmp_ok($grants, '>', 200, "$name: $grants grants, $errors errors in the pauses");
 	is($double, 0, "$name: no double holder");
@@ -103,10 +104,19 @@ like(move('drain', 1, $old, $second), qr/could not connect|connection to server/
 like(move('replica', 1, $old, $second), qr/bytes behind/, 'replica');
 like(move('replica', 1, $old, $second), qr/bytes behind/, 'replica: again');
 $old->safe_psql('p1', q{BEGIN; SELECT lease_acquire('prepared', '1 hour', 'o'); PREPARE TRANSACTION 'open'});
-like(move('drain', 1, $old, $second), qr/prepared transactions have to end first/, 'drain: not beside a prepared transaction');
+like(move('drain', 1, $old, $second), qr/open again: .* prepared transactions: 'open'/, 'drain: not beside a prepared transaction');
+is($front->safe_psql('router', q{SELECT bool_and(lease_acquire('open ' || i, '1 hour', 'o')) FROM generate_series(1, 8) AS i}), 't', 'all goes on');
 $old->safe_psql('p1', q{ROLLBACK PREPARED 'open'});
 like(move('promote', 1, $old, $second), qr/not drained/, 'promote: not before drain');
+
+# A session that may still enter, but that nobody sees yet.
+my $late = IPC::Run::start([ 'psql', '-Xq', '-d', $old->connstr('p1') . q{ options='-c post_auth_delay=3'}, '-c', 'SELECT pg_sleep(60)' ],
+	'>', \my $late_out, '2>', \my $late_err, IPC::Run::timeout(30));
+$old->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.objid
+	WHERE d.datname = 'p1' AND l.classid = 'pg_database'::regclass}) or die 'nobody is about to enter';
 like(move('drain', 1, $old, $second), qr/nobody is in the partition/, 'drain');
+$late->finish;
+like($late_err, qr/terminating connection/, 'drain waited for a late session, and ended it');
 like(move('point', 1, $old, $second), qr/not promoted/, 'point: not before promote');
 is($old->psql('p1', 'SELECT 1'), 2, 'the partition is closed');
 like(move('undo', 1, $old, $second), qr/open where it was/, 'undo: after drain');
