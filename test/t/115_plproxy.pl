@@ -170,6 +170,8 @@ is($routed->query_safe(q{SELECT count(*) FROM lease_status WHERE owner = 'any' A
 my ($busy) = grep { $first->safe_psql('router', "SELECT lease_router.logical_partition('$_') % 4") == 1 } map { "busy $_" } 1 .. 100;
 my $waits = 'SELECT count(*) FROM lease_waiters';
 $routed->query_safe("SELECT lease_acquire('$busy', '1 hour', 'holder')");
+is($first->safe_psql('router', 'SHOW client_connection_check_interval'), '5s', 'the router looks after its clients');
+is($second->safe_psql('p1', 'SHOW client_connection_check_interval'), '5s', 'and a partition after the router');
 $first->safe_psql('postgres', q{ALTER DATABASE router SET client_connection_check_interval = '100ms'});
 $second->safe_psql('postgres', q{ALTER DATABASE p1 SET client_connection_check_interval = '100ms'});
 
@@ -198,6 +200,18 @@ $killed->kill_kill;
 waits_on_partition(0, 'left with its client');
 $routed->query_safe("SELECT lease_release('$busy', 'holder')");
 is($first->safe_psql('router', "SELECT lease_acquire('$busy', '1 hour', 'next')"), 't', 'and did not get the lease');
+
+# A deadlock in one partition is found there, and told with its detail.
+my $crossing = open_session($first, 'router');
+$waiter->query_safe(q{SELECT lease_acquire('{d}1', '1 hour', 'one')});
+$crossing->query_safe(q{SELECT lease_acquire('{d}2', '1 hour', 'two')});
+begin_query($waiter, q{SELECT lease_acquire('{d}2', '1 hour', 'one', '20 s')});
+is($nodes[$_]->poll_query_until("p$_", 'SELECT count(*) = 1 FROM lease_waiters'), 1, 'one waits for two')
+  foreach $first->safe_psql('router', q{SELECT lease_router.logical_partition('{d}') % 4});
+begin_query($crossing, q{SELECT lease_acquire('{d}1', '1 hour', 'two', '20 s')});
+my $one = finish_query($waiter);
+$crossing->query_safe(q{SELECT lease_release('{d}2', 'two')}) if $one !~ /ERROR/;
+like($one . finish_query($crossing), qr/40P01: .*REMOTE ERROR: .*DETAIL:  Remote detail: /s, 'a deadlock in one partition');
 
 # A call commits in its partition at once.
 is($first->safe_psql('router', q{BEGIN; SELECT lease_acquire('tx', '1 hour', 'o'); ROLLBACK; SELECT lease_acquire('tx', '1 hour', 'p')}),
@@ -248,7 +262,7 @@ sql_fails($first, "SELECT lease_acquire('$busy', '1 hour', 'o')", 'XX000', 'PL/P
 $second->start;
 is($first->safe_psql('router', "SELECT lease_acquire('$busy', '1 hour', 'next')"), 'f', 'it is back, and so are its leases');
 
-$_->quit foreach $direct, $routed, $waiter;
+$_->quit foreach $direct, $routed, $waiter, $crossing;
 $second->stop;
 $first->stop;
 done_testing();

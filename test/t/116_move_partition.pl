@@ -145,6 +145,7 @@ foreach my $step (qw(check replica drain promote point finish))
 	unlike(move($step, 1, $second, $third), qr/move-partition: |ERROR/, "the second move: $step, and again");
 }
 adopt($third);
+like(move('run', 1, $second, $third), qr/check: the router points to the new server already/, 'all of it, once more');
 like(move('undo', 1, $second, $third), qr/move the partition back instead/, 'no undo after that');
 $_->finish foreach @clients;
 no_harm('two moves');
