@@ -122,7 +122,17 @@ is($old->psql('p1', 'SELECT 1'), 2, 'the partition is closed');
 like(move('undo', 1, $old, $second), qr/open where it was/, 'undo: after drain');
 is($front->safe_psql('router', q{SELECT bool_and(lease_acquire('undone ' || i, '1 hour', 'o')) FROM generate_series(1, 8) AS i}), 't', 'all goes on');
 like(move('replica', 1, $old, $second), qr/bytes behind/, 'replica: once more');
+
+# A copy that lacks the last grants is not promoted.
+my @senders = split(/\n/, $old->safe_psql('postgres', 'SELECT pid FROM pg_stat_replication'));
+kill('STOP', @senders) == 1 or die 'no sender to stop';
+$front->safe_psql('router', q{SELECT count(lease_acquire('last ' || i, '1 hour', 'o')) FROM generate_series(1, 8) AS i});
 move('drain', 1, $old, $second);
+{
+	local $ENV{MOVE_TIMEOUT} = 1;
+	like(move('promote', 1, $old, $second), qr/does not get the last of it/, 'promote: not without all that was granted');
+}
+kill('CONT', @senders);
 like(move('promote', 1, $old, $second), qr/closed on both/, 'promote');
 like(move('undo', 1, $old, $second), qr/open where it was/, 'undo: after promote');
 ok(!-e $second->data_dir, 'nothing is left of the copy');
@@ -175,3 +185,12 @@ is(make_router($front, map { $front->safe_psql('router', "SELECT connection FROM
 
 $_->stop foreach $fourth, $third, $second, $old, $front;
 done_testing();
+
+# A stopped sender would keep its server from being shut down.
+END
+{
+	my $status = $?;
+
+	kill('CONT', @senders);
+	$? = $status;
+}
