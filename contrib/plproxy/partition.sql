@@ -19,11 +19,18 @@ SELECT FROM (SELECT set_config('lease_router.given', :'partition' || ' of ' || :
 DO $$
 DECLARE
 	given text[] = regexp_match(current_setting('lease_router.given'), '^(\d{1,3}) of (\d{1,3})$');
+	known text = NULLIF(current_setting('lease_router.partition', true), '');
 BEGIN
 	IF given IS NULL OR given[2]::int NOT IN (1, 2, 4, 8, 16, 32, 64, 128, 256) OR given[1]::int >= given[2]::int THEN
 		RAISE invalid_parameter_value USING
 			MESSAGE = format('there is no partition "%s"', current_setting('lease_router.given')),
 			HINT = 'Give -v partition=0 -v partitions=4, say: a number from 0, and a power of two up to 256.';
+	END IF;
+	IF known <> current_setting('lease_router.given') THEN
+		RAISE object_not_in_prerequisite_state USING
+			MESSAGE = format('this database is partition %s already', known),
+			DETAIL = 'It has the leases of other names.',
+			HINT = 'To have more partitions, see "Splitting" in docs/scaling.md.';
 	END IF;
 END $$;
 

@@ -29,6 +29,11 @@ $first->safe_psql('postgres', 'CREATE DATABASE router');
 make_partition($nodes[$_], $_, 4, 'app other') foreach 0 .. 3;
 my @connections = map { connection($nodes[$_], "p$_") } 0 .. 3;
 
+is(mark_partition($first, 'p0', 0, 4, 'app'), '', 'a partition can be made again');
+like(mark_partition($first, 'p0', 0, 8), qr/55000: this database is partition 0 of 4 already/, 'but not another one');
+like(mark_partition($first, 'postgres', 4, 4), qr/22023: there is no partition "4 of 4"/, 'a number too high');
+like(mark_partition($first, 'postgres', 0, 3), qr/22023: there is no partition "0 of 3"/, 'three partitions');
+
 # What router.sql refuses, it refuses before it makes anything.
 like(make_router($first, @connections[ 0 .. 2 ]), qr/22023: 3 partitions are given: it has to be a power of two/, 'three partitions');
 like(make_router($first), qr/22023: 1 partitions are given/, 'no partition');

@@ -17,6 +17,7 @@ our @EXPORT = qw(
   plproxy_missing
   contrib
   make_partition
+  mark_partition
   make_router
   connection
 );
@@ -49,10 +50,19 @@ sub make_partition
 	my ($node, $number, $partitions, $roles) = @_;
 
 	$node->safe_psql('postgres', "CREATE DATABASE p$number");
-	$node->command_ok([ 'psql', '-Xq', '-d', $node->connstr("p$number"), '-v', 'ON_ERROR_STOP=1', '-v', "partition=$number",
-			'-v', "partitions=$partitions", '-v', 'roles=' . ($roles // ''), '-f', contrib('partition.sql') ],
-		"partition $number of $partitions");
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(mark_partition($node, "p$number", $number, $partitions, $roles), '', "partition $number of $partitions");
 	return;
+}
+
+# Run partition.sql in a database; returns what it says.
+sub mark_partition
+{
+	my ($node, $dbname, $number, $partitions, $roles) = @_;
+	my ($stdout, $stderr) = run_command([ 'psql', '-Xq', '-d', $node->connstr($dbname), '-v', 'ON_ERROR_STOP=1', '-v', 'VERBOSITY=verbose',
+			'-v', "partition=$number", '-v', "partitions=$partitions", '-v', 'roles=' . ($roles // ''), '-f', contrib('partition.sql') ]);
+
+	return $stdout . $stderr;
 }
 
 # Run router.sql with these connection strings; returns what it says.
