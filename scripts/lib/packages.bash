@@ -57,7 +57,15 @@ missing_for_clients() {
 	PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || echo pgbouncer
 	command -v dot >/dev/null || echo graphviz
 	command -v prometheus-postgres-exporter >/dev/null || echo prometheus-postgres-exporter
+	plproxy_package
 } 2>/dev/null
+
+# It belongs to a server of Debian's.
+plproxy_package() {
+	if [[ $PG_CONFIG =~ ^/usr/lib/postgresql/([0-9]+)/ && ! -e /usr/share/postgresql/${BASH_REMATCH[1]}/extension/plproxy.control ]]; then
+		echo "postgresql-${BASH_REMATCH[1]}-plproxy"
+	fi
+}
 
 missing_for_static() {
 	local command
@@ -175,9 +183,9 @@ install_clients() {
 # missing.
 install_missing() {
 	local missing clients=() version
+	[[ -n $PG_CONFIG ]] || find_server
 	mapfile -t missing < <(missing_packages "$@")
 	[[ " $* " != *' tests '* ]] || mapfile -t clients < <(missing_packages clients)
-	[[ -n $PG_CONFIG ]] || find_server
 	if [[ -n $PG_CONFIG ]] && ((${#missing[@]} + ${#clients[@]} == 0)); then
 		return
 	fi
@@ -187,6 +195,7 @@ install_missing() {
 	if [[ -z $PG_CONFIG ]]; then
 		version=$(server_version_to_install)
 		missing+=("postgresql-$version" "postgresql-server-dev-$version")
+		[[ " $* " != *' tests '* ]] || clients+=("postgresql-$version-plproxy")
 	fi
 	forbid_services
 	((${#missing[@]} == 0)) || apt_install "${missing[@]}"

@@ -1,0 +1,347 @@
+-- Makes a database the router to partitions of leases: functions and views of
+-- the names and arguments that lease_lock has, by PL/Proxy.
+--
+--   psql -d router -v ON_ERROR_STOP=1 -v partitions='host=a dbname=p0;host=b dbname=p1' -f contrib/plproxy/router.sql
+--
+-- Run it as a superuser, after partition.sql in each partition. Run it again to
+-- change connection strings. All of them, or none: it is one transaction.
+-- docs/scaling.md explains it.
+
+\set ON_ERROR_STOP 1
+\if :{?partitions} \else \set partitions '' \endif
+SET client_min_messages = warning;
+
+BEGIN;
+
+SELECT FROM (SELECT set_config('lease_router.given', :'partitions', true)) AS _ \g /dev/null
+
+CREATE TEMPORARY TABLE given ON COMMIT DROP AS
+SELECT number - 1 AS partition, btrim(connection) AS connection
+FROM regexp_split_to_table(rtrim(current_setting('lease_router.given'), '; '), ';') WITH ORDINALITY AS g (connection, number);
+
+DO $$
+DECLARE
+	number bigint = (SELECT count(*) FROM given);
+BEGIN
+	IF number NOT IN (1, 2, 4, 8, 16, 32, 64, 128, 256) OR EXISTS (SELECT FROM given WHERE connection = '') THEN
+		RAISE invalid_parameter_value USING
+			MESSAGE = format('%s partitions are given: it has to be a power of two, at most 256', number),
+			HINT = 'Separate connection strings with semicolons: -v partitions=''host=a dbname=p0;host=b dbname=p1''.';
+	END IF;
+	IF EXISTS (SELECT FROM pg_extension WHERE extname = 'lease_lock') THEN
+		RAISE object_not_in_prerequisite_state USING
+			MESSAGE = 'this database has leases of its own: the extension lease_lock is installed',
+			HINT = 'Use a database without it for the router.';
+	END IF;
+END $$;
+
+CREATE EXTENSION IF NOT EXISTS plproxy;
+
+\ir logical_partition.sql
+
+CREATE OR REPLACE VIEW lease_router.partitions AS
+SELECT CAST(substr(o.option_name, 2) AS integer) AS partition, o.option_value AS connection
+FROM pg_foreign_server AS s CROSS JOIN LATERAL pg_options_to_table(s.srvoptions) AS o
+WHERE s.srvname = 'lease_lock' AND o.option_name ~ '^p[0-9]+$'
+ORDER BY 1;
+COMMENT ON VIEW lease_router.partitions IS 'connection string of each partition: what clients that hash by themselves go by';
+GRANT SELECT ON lease_router.partitions TO PUBLIC;
+
+-- Another number of partitions would send names to where their leases are not.
+-- One case is safe: twice as many, with each connection string at its place again.
+DO $$
+DECLARE
+	number bigint = (SELECT count(*) FROM given);
+	known bigint = (SELECT count(*) FROM lease_router.partitions);
+BEGIN
+	IF known NOT IN (0, number) AND (known > number OR EXISTS (
+		SELECT FROM given AS g JOIN lease_router.partitions AS p ON p.partition = g.partition % known
+		WHERE p.connection <> g.connection)) THEN
+		RAISE feature_not_supported USING
+			MESSAGE = format('the router has %s partitions, and %s are given', known, number),
+			DETAIL = 'A name would be looked for in a partition that does not have its lease.',
+			HINT = 'See "Splitting" in docs/scaling.md.';
+	END IF;
+	IF known = 0 THEN
+		EXECUTE (SELECT format('CREATE SERVER lease_lock FOREIGN DATA WRAPPER plproxy OPTIONS (%s)',
+			string_agg(format('p%s %L', partition, connection), ', ' ORDER BY partition)) FROM given);
+		-- Without a user in it, the role that calls is the one that connects.
+		CREATE USER MAPPING FOR PUBLIC SERVER lease_lock;
+		GRANT USAGE ON FOREIGN SERVER lease_lock TO PUBLIC;
+	ELSE
+		EXECUTE (SELECT format('ALTER SERVER lease_lock OPTIONS (%s)',
+			string_agg(format('%s p%s %L', CASE WHEN p.partition IS NULL THEN 'ADD' ELSE 'SET' END, g.partition, g.connection), ', '))
+			FROM given AS g LEFT JOIN lease_router.partitions AS p USING (partition));
+	END IF;
+
+	EXECUTE format('CREATE OR REPLACE FUNCTION lease_router.partition_count() RETURNS integer LANGUAGE sql STABLE RETURN %s', number);
+	-- A router backend whose client has gone leaves, and its waiter on the partition with it.
+	EXECUTE format('ALTER DATABASE %I SET client_connection_check_interval = %L', current_database(), '5s');
+	-- After each error PL/Proxy connects again, and says so.
+	EXECUTE format('ALTER DATABASE %I SET client_min_messages = warning', current_database());
+END $$;
+
+-- What each partition says that it is. It has to fit its place in the list.
+CREATE OR REPLACE FUNCTION lease_router.facts(number integer, OUT mark text, OUT version text, OUT schema text)
+	RETURNS SETOF record LANGUAGE plproxy AS $$
+	CLUSTER 'lease_lock';
+	RUN ON number;
+	SELECT current_setting('lease_router.partition', true) AS mark, e.extversion::text AS version, e.extnamespace::regnamespace::text AS schema
+		FROM pg_extension AS e WHERE e.extname = 'lease_lock';
+$$;
+REVOKE ALL ON FUNCTION lease_router.facts(integer) FROM PUBLIC;
+
+-- Which server it is on: move-partition compares.
+CREATE OR REPLACE FUNCTION lease_router.server(number integer, OUT start text)
+	RETURNS SETOF text LANGUAGE plproxy AS $$
+	CLUSTER 'lease_lock';
+	RUN ON number;
+	SELECT system_identifier || ' ' || extract(epoch FROM pg_postmaster_start_time()) AS start FROM pg_control_system();
+$$;
+REVOKE ALL ON FUNCTION lease_router.server(integer) FROM PUBLIC;
+
+DO $$
+DECLARE
+	g record;
+	says record;
+	first record;
+	mark text[];
+BEGIN
+	FOR g IN SELECT partition, (SELECT count(*) FROM given) AS number FROM given ORDER BY 1 LOOP
+		SELECT * INTO says FROM lease_router.facts(g.partition::integer);
+		mark := regexp_match(says.mark, '^(\d+) of (\d+)$');
+		IF mark IS NULL THEN
+			RAISE object_not_in_prerequisite_state USING
+				MESSAGE = format('partition %s is not prepared', g.partition),
+				HINT = format('Run partition.sql there, with -v partition=%s -v partitions=%s.', g.partition, g.number);
+		ELSIF mark[2]::integer > g.number OR g.partition % mark[2]::integer <> mark[1]::integer THEN
+			RAISE object_not_in_prerequisite_state USING
+				MESSAGE = format('partition %s of %s says that it is %s', g.partition, g.number, says.mark),
+				HINT = 'Check the order of the connection strings. To have more partitions, see "Splitting" in docs/scaling.md.';
+		END IF;
+		first := COALESCE(first, says);
+		IF (says.version, says.schema) <> (first.version, first.schema) THEN
+			RAISE object_not_in_prerequisite_state USING
+				MESSAGE = format('partition %s has lease_lock %s in schema %s, partition 0 has %s in %s',
+					g.partition, says.version, says.schema, first.version, first.schema);
+		END IF;
+	END LOOP;
+END $$;
+
+-- Where a call goes. NULLs go anywhere: the partition has the right error for them.
+CREATE OR REPLACE FUNCTION lease_router.one_session(resource text, session boolean)
+	RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+BEGIN
+	IF session THEN
+		RAISE feature_not_supported USING
+			MESSAGE = 'a router has no leases that end with the session',
+			DETAIL = 'The session on the partition belongs to the router, and goes on when a client leaves a pooler.',
+			HINT = 'Connect to the partition of the resource itself.';
+	END IF;
+	RETURN lease_router.logical_partition(resource);
+END $$;
+
+CREATE OR REPLACE FUNCTION lease_router.one_partition(resources text[])
+	RETURNS integer LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $$
+DECLARE
+	places integer[] = ARRAY(SELECT DISTINCT lease_router.logical_partition(r) % lease_router.partition_count()
+		FROM unnest(resources) AS r WHERE r IS NOT NULL);
+BEGIN
+	IF cardinality(places) > 1 THEN
+		RAISE feature_not_supported USING
+			MESSAGE = format('these resources are in %s partitions', cardinality(places)),
+			DETAIL = 'Leases of one partition only are granted or renewed together.',
+			HINT = 'Give the names a tag in common, as in "{order:7}/item" and "{order:7}/invoice": the tag alone decides the partition.';
+	END IF;
+	RETURN COALESCE(places[1], 0);
+END $$;
+
+CREATE OR REPLACE FUNCTION lease_router.first_partition(resources text[])
+	RETURNS integer LANGUAGE sql IMMUTABLE
+	RETURN lease_router.logical_partition(resources[1]);
+
+-- How each function of the extension is routed, told apart by its first argument.
+--
+--   hash    to the partition of its resource
+--   one     to the partition that all resources are in
+--   any     partition by partition, until one grants
+--   sum     to all, and the answers are added
+--   each    to all, and the answers are put together line by line
+--   refused an error, with the reason
+--   hidden  there is none: for the extension's own use, or the administrator's in the partition
+CREATE TEMPORARY TABLE route (name text, argument text, how text, reason text, hint text) ON COMMIT DROP;
+INSERT INTO route (name, argument, how) VALUES
+	('lease_acquire', 'resource', 'hash'),
+	('lease_acquire_shared', 'resource', 'hash'),
+	('lease_acquire_permit', 'resource', 'hash'),
+	('lease_request', 'resource', 'hash'),
+	('lease_release', 'resource', 'hash'),
+	('lease_renew', 'resource', 'hash'),
+	('lease_token', 'resource', 'hash'),
+	('lease_transfer', 'resource', 'hash'),
+	('lease_downgrade', 'resource', 'hash'),
+	('lease_set_payload', 'resource', 'hash'),
+	('lease_break', 'resource', 'hash'),
+	('lease_acquire_all', 'resources', 'one'),
+	('lease_renew', 'resources', 'one'),
+	('lease_acquire_any', 'resources', 'any'),
+	('lease_release_all', 'owner', 'sum'),
+	('lease_renew_all', 'ttl', 'sum'),
+	('lease_purge', NULL, 'sum'),
+	('lease_stats_reset', NULL, 'each'),
+	('lease_wait_graph', NULL, 'each'),
+	('lease_clock_difference', NULL, 'hidden'),
+	('lease_new_era', NULL, 'hidden'),
+	('lease_session_ended', 'token', 'hidden'),
+	('lease_stats', 'scope', 'hidden'),
+	('lease_waiters', 'resource', 'hidden');
+INSERT INTO route VALUES
+	('lease_wait', 'resource', 'refused', 'PL/Proxy calls functions only, and a call keeps a snapshot.',
+		'Use lease_acquire() or lease_request() with a wait, or connect to the partition itself.'),
+	('lease_assert', 'resource', 'refused', 'The transaction on the partition would end, and the assertion with it, before this call returns.',
+		'Send the fencing token along with what you write, or keep what is protected in the partition.'),
+	('lease_protect', 'table', 'refused', 'A table is protected by leases of its own database only.', 'Protect it in the partition.'),
+	('lease_unprotect', 'table', 'refused', 'A table is protected by leases of its own database only.', 'Call it in the partition.'),
+	('lease_guard', NULL, 'refused', 'A table is protected by leases of its own database only.', 'Protect it in the partition.'),
+	('lease_version', NULL, 'refused', 'It needs the library of lease_lock, but no leases.', 'Install lease_lock in the database of the table.'),
+	('lease_watch', 'prefix', 'refused', 'Notifications of a partition do not arrive here.', 'Call it and LISTEN in each partition.'),
+	('lease_unwatch', 'prefix', 'refused', 'Notifications of a partition do not arrive here.', 'Call it in each partition.');
+
+-- The functions and views themselves are read from partition 0.
+CREATE OR REPLACE FUNCTION lease_router.functions(OUT schema text, OUT name text, OUT kind text, OUT arguments text, OUT argument text,
+		OUT given text, OUT identity text, OUT result text, OUT has_session boolean, OUT has_wait boolean, OUT description text)
+	RETURNS SETOF record LANGUAGE plproxy AS $$
+	CLUSTER 'lease_lock';
+	RUN ON 0;
+	SELECT quote_ident(n.nspname) AS schema, p.proname::text AS name, CASE p.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END AS kind,
+			pg_get_function_arguments(p.oid) AS arguments, p.proargnames[1] AS argument,
+			(SELECT string_agg(quote_ident(a.name), ', ' ORDER BY a.place) FROM unnest(p.proargnames[1:p.pronargs]) WITH ORDINALITY AS a (name, place)) AS given,
+			pg_get_function_identity_arguments(p.oid) AS identity, pg_get_function_result(p.oid) AS result,
+			COALESCE('session' = ANY (p.proargnames[1:p.pronargs]), false) AS has_session,
+			COALESCE('wait' = ANY (p.proargnames[1:p.pronargs]), false) AS has_wait,
+			obj_description(p.oid, 'pg_proc') AS description
+		FROM pg_extension AS e JOIN pg_depend AS d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.classid = 'pg_proc'::regclass
+			JOIN pg_proc AS p ON p.oid = d.objid JOIN pg_namespace AS n ON n.oid = p.pronamespace
+		WHERE e.extname = 'lease_lock';
+$$;
+CREATE OR REPLACE FUNCTION lease_router.views(OUT schema text, OUT name text, OUT columns text, OUT definitions text, OUT description text)
+	RETURNS SETOF record LANGUAGE plproxy AS $$
+	CLUSTER 'lease_lock';
+	RUN ON 0;
+	SELECT quote_ident(n.nspname) AS schema, c.relname::text AS name, string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) AS columns,
+			string_agg(quote_ident(a.attname) || ' ' || format_type(a.atttypid, a.atttypmod), ', ' ORDER BY a.attnum) AS definitions,
+			obj_description(c.oid, 'pg_class') AS description
+		FROM pg_extension AS e JOIN pg_depend AS d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.classid = 'pg_class'::regclass
+			JOIN pg_class AS c ON c.oid = d.objid JOIN pg_namespace AS n ON n.oid = c.relnamespace JOIN pg_attribute AS a ON a.attrelid = c.oid
+		WHERE e.extname = 'lease_lock' AND c.relkind = 'v' AND a.attnum > 0
+		GROUP BY n.nspname, c.oid, c.relname;
+$$;
+REVOKE ALL ON FUNCTION lease_router.functions() FROM PUBLIC;
+REVOKE ALL ON FUNCTION lease_router.views() FROM PUBLIC;
+
+DO $do$
+DECLARE
+	f record;
+	v record;
+BEGIN
+	FOR f IN SELECT p.*, r.how, r.reason, r.hint FROM lease_router.functions() AS p LEFT JOIN route AS r
+			ON r.name = p.name AND r.argument IS NOT DISTINCT FROM p.argument LOOP
+		EXECUTE format('CREATE SCHEMA IF NOT EXISTS %s', f.schema);
+		CASE f.how
+		WHEN 'hidden' THEN
+			CONTINUE;
+		WHEN 'hash', 'one' THEN
+			EXECUTE format($$ CREATE OR REPLACE FUNCTION %s.%I(%s) RETURNS %s LANGUAGE plproxy AS 'CLUSTER ''lease_lock''; RUN ON %s;' $$,
+				f.schema, f.name, f.arguments, f.result,
+				CASE WHEN f.how = 'one' THEN 'lease_router.one_partition(resources)'
+					WHEN f.has_session THEN 'lease_router.one_session(resource, session)'
+					ELSE 'lease_router.logical_partition(resource)' END);
+		WHEN 'any' THEN
+			EXECUTE format($$ CREATE OR REPLACE FUNCTION lease_router.%I(%s) RETURNS %s LANGUAGE plproxy AS 'CLUSTER ''lease_lock''; RUN ON lease_router.first_partition(resources); TARGET %s.%I;' $$,
+				f.name, f.arguments, f.result, f.schema, f.name);
+			EXECUTE format('CREATE OR REPLACE FUNCTION %s.%I(%s) RETURNS %s LANGUAGE plpgsql SET search_path = pg_catalog AS %L',
+				f.schema, f.name, f.arguments, f.result, CASE WHEN f.has_wait THEN $$
+DECLARE
+	pause CONSTANT interval = '100 milliseconds';
+	until timestamptz = clock_timestamp() + wait;
+	partitions CONSTANT jsonb = lease_router.by_partition(resources);
+	place integer = 0;
+	answer text;
+BEGIN
+	-- One partition has a queue for them all. Nobody can stand in those of several at once: wait a little in one after another.
+	IF jsonb_array_length(partitions) <= 1 OR wait < '0' THEN
+		RETURN lease_router.lease_acquire_any(resources, ttl, owner, wait);
+	END IF;
+	LOOP
+		answer := lease_router.acquire_any_now(partitions, ttl, owner);
+		IF answer IS NOT NULL OR clock_timestamp() >= until THEN
+			RETURN answer;
+		END IF;
+		answer := lease_router.lease_acquire_any(ARRAY(SELECT jsonb_array_elements_text(partitions -> place)), ttl, owner,
+			GREATEST(LEAST(until - clock_timestamp(), pause), '0'));
+		IF answer IS NOT NULL THEN
+			RETURN answer;
+		END IF;
+		place := (place + 1) % jsonb_array_length(partitions);
+	END LOOP;
+END $$ ELSE $$
+DECLARE
+	partitions CONSTANT jsonb = lease_router.by_partition(resources);
+BEGIN
+	IF jsonb_array_length(partitions) <= 1 THEN
+		RETURN lease_router.lease_acquire_any(resources, ttl, owner);
+	END IF;
+	RETURN lease_router.acquire_any_now(partitions, ttl, owner);
+END $$ END);
+		WHEN 'sum', 'each' THEN
+			EXECUTE format($$ CREATE OR REPLACE FUNCTION lease_router.%I(%s) RETURNS SETOF text LANGUAGE plproxy AS 'CLUSTER ''lease_lock''; RUN ON ALL; SELECT CAST(%s.%I(%s) AS text);' $$,
+				f.name, f.arguments, f.schema, f.name, f.given);
+			EXECUTE format('CREATE OR REPLACE FUNCTION %s.%I(%s) RETURNS %s LANGUAGE sql VOLATILE AS %L', f.schema, f.name, f.arguments, f.result,
+				format(CASE WHEN f.how = 'sum' THEN 'SELECT CAST(pg_catalog.sum(CAST(answer AS pg_catalog.int8)) AS %s) FROM lease_router.%I(%s) AS answer'
+					WHEN f.result = 'void' THEN 'SELECT FROM (SELECT pg_catalog.count(*) AS %2$I FROM lease_router.%2$I(%3$s)) AS _'
+					ELSE 'SELECT pg_catalog.string_agg(answer, pg_catalog.chr(10)) FROM lease_router.%2$I(%3$s) AS answer' END,
+					f.result, f.name, f.given));
+		WHEN 'refused' THEN
+			EXECUTE format('CREATE OR REPLACE %s %s.%I(%s) %s LANGUAGE plpgsql AS %L', f.kind, f.schema, f.name, f.arguments, 'RETURNS ' || f.result,
+				format('BEGIN RAISE feature_not_supported USING MESSAGE = %L, DETAIL = %L, HINT = %L; END',
+					f.name || '() is not possible through a router', f.reason, f.hint));
+		ELSE
+			RAISE WARNING '%.%(%) is not routed: router.sql does not know it', f.schema, f.name, f.identity;
+			CONTINUE;
+		END CASE;
+		EXECUTE format('COMMENT ON %s %s.%I(%s) IS %L', f.kind, f.schema, f.name, f.identity, f.description);
+	END LOOP;
+
+	FOR v IN SELECT * FROM lease_router.views() LOOP
+		EXECUTE format($$ CREATE OR REPLACE FUNCTION lease_router.%I() RETURNS TABLE (%s) LANGUAGE plproxy AS 'CLUSTER ''lease_lock''; RUN ON ALL; SELECT %s FROM %s.%I AS rows;' $$,
+			'view_' || v.name, v.definitions, v.columns, v.schema, v.name);
+		EXECUTE format('CREATE OR REPLACE VIEW %s.%I AS SELECT * FROM lease_router.%I()', v.schema, v.name, 'view_' || v.name);
+		EXECUTE format('COMMENT ON VIEW %s.%I IS %L', v.schema, v.name, v.description);
+		EXECUTE format('GRANT SELECT ON %s.%I TO PUBLIC', v.schema, v.name);	-- the partitions decide
+	END LOOP;
+END $do$;
+
+-- The resources by partition, in the order in which they are given. Nothing if there is a NULL among them: an error, whatever else is there.
+CREATE OR REPLACE FUNCTION lease_router.by_partition(resources text[])
+	RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
+	SELECT COALESCE(jsonb_agg(names ORDER BY first), '[]')
+	FROM (SELECT jsonb_agg(r.name ORDER BY r.place) AS names, min(r.place) AS first
+		FROM unnest(resources) WITH ORDINALITY AS r (name, place)
+		WHERE array_position(resources, NULL) IS NULL
+		GROUP BY lease_router.logical_partition(r.name) % lease_router.partition_count()) AS _
+$$;
+
+CREATE OR REPLACE FUNCTION lease_router.acquire_any_now(partitions jsonb, ttl interval, owner text)
+	RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE
+	resources jsonb;
+	answer text;
+BEGIN
+	FOR resources IN SELECT jsonb_array_elements(partitions) LOOP
+		answer := lease_router.lease_acquire_any(ARRAY(SELECT jsonb_array_elements_text(resources)), ttl, owner);
+		EXIT WHEN answer IS NOT NULL;
+	END LOOP;
+	RETURN answer;
+END $$;
+
+COMMIT;
