@@ -22,6 +22,7 @@
 #include "base/compat.h"
 #include "base/privileges.h"
 #include "lease/lease.h"
+#include "monitor/printable.h"
 
 /*
  * Describe the holder of the claimed lease, as far as the caller may see it.
@@ -47,8 +48,8 @@ describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 		return psprintf("That owner holds it with token " INT64_FORMAT " %s.",
 						lease->token, how_long);
 	if (may_act(lease) && has_privs_of_role(GetOuterUserId(), lease->holder))
-		return psprintf("Owner \"%s\" holds it with token " INT64_FORMAT " %s.",
-						text_to_cstring(lease->owner), lease->token, how_long);
+		return psprintf("Owner %s holds it with token " INT64_FORMAT " %s.",
+						quote_name(lease->owner), lease->token, how_long);
 	return psprintf("Another owner holds it %s.", how_long);
 }
 

@@ -14,9 +14,10 @@
  * If the search comes back to its start, no process in the circle can go on
  * before a lease in the circle expires.
  *
- * Any session can wait under any owner name. So a name leads to a waiter only
- * if the waiter's role has the privileges of the role that acquired the lease,
- * as a release needs. Otherwise a session could make the waits of others fail.
+ * Any session can wait under any owner name, and acquire a lease under it. So a
+ * name leads to a waiter only if the waiter's role and the role that acquired
+ * the lease have each other's privileges. Otherwise a session could make the
+ * waits of others fail.
  *
  * All members of a circle find the same circle. Of the members that sleep in
  * the queue, the one that came last is the victim. A member that finds the
@@ -49,6 +50,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/privileges.h"
+#include "monitor/printable.h"
 #include "monitor/stats.h"
 #include "wait/queue.h"
 
@@ -157,7 +159,8 @@ is_meant(const WaiterInfo *waiter, const Blocker *blocker)
 {
 	return waiter->owner_length == (int) VARSIZE_ANY_EXHDR(blocker->owner) &&
 		memcmp(waiter->owner, VARDATA_ANY(blocker->owner), waiter->owner_length) == 0 &&
-		has_privs_of_role(waiter->role, blocker->role);
+		has_privs_of_role(waiter->role, blocker->role) &&
+		has_privs_of_role(blocker->role, waiter->role);
 }
 
 static bool
@@ -280,6 +283,15 @@ same_circle(List *a, List *b)
 	return true;
 }
 
+/* Append a name that another role may have chosen, with nothing in it that could forge a line. */
+static void
+append_quoted(StringInfo text, const char *name, int length)
+{
+	appendStringInfoChar(text, '"');
+	append_printable(text, name, length, "\"\\");
+	appendStringInfoChar(text, '"');
+}
+
 /* Describe the waits of the circle. Owners are shown only to roles that may see them. */
 static char *
 describe_circle(List *circle)
@@ -301,10 +313,13 @@ describe_circle(List *circle)
 			appendStringInfo(&text, "Process %d waits for a lock; blocked by process %d.", step->pid, next->pid);
 			continue;
 		}
-		appendStringInfo(&text, "Process %d waits for the lease on \"%.*s\"", waiter->pid,
-						 waiter->resource_length, waiter->resource);
+		appendStringInfo(&text, "Process %d waits for the lease on ", waiter->pid);
+		append_quoted(&text, waiter->resource, waiter->resource_length);
 		if (may_see_owner(waiter->role))
-			appendStringInfo(&text, " for owner \"%.*s\"", waiter->owner_length, waiter->owner);
+		{
+			appendStringInfoString(&text, " for owner ");
+			append_quoted(&text, waiter->owner, waiter->owner_length);
+		}
 		if (step->sleeps)
 			appendStringInfo(&text, "; held by the owner of process %d.", next->pid);
 		else

@@ -76,7 +76,7 @@ note_cancel(int signo, siginfo_t *info, void *context)
 	ours = false;
 	if (server_handler.sa_flags & SA_SIGINFO)
 		server_handler.sa_sigaction(signo, info, context);
-	else
+	else if (server_handler.sa_handler != SIG_IGN && server_handler.sa_handler != SIG_DFL)
 		server_handler.sa_handler(signo);
 }
 

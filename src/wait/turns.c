@@ -57,12 +57,6 @@ typedef struct Change
 /* Beyond this number of changes, all waiters in the buckets of the changed leases are woken. */
 #define MAX_CHANGES 64
 
-/*
- * Two alarms for the end of the same lease may differ by this many
- * microseconds, since each waiter reads the clocks itself.
- */
-#define ALARM_SLACK 10000
-
 static int	handoff_timeout = 1000;
 
 static Change changes[MAX_CHANGES];
@@ -556,33 +550,21 @@ turns_are_overdue(const Waiter *waiter)
 	return false;
 }
 
-/* Do two waiters of a line wait for the same kind of lease? */
-static bool
-want_the_same(const Entry *a, const Entry *b)
-{
-	const WaiterInfo *x = &queue_waiter(a->waiter)->info;
-	const WaiterInfo *y = &queue_waiter(b->waiter)->info;
-
-	return x->mode == y->mode && x->permits == y->permits;
-}
-
 /*
- * Must the next waiter look when the first one leaves? Not if the first was
- * granted this lease: then the commit wakes the next one, unless the lease
- * leaves room for others at once. Otherwise it must if the first was called
- * and has not looked since, if the two wait for different kinds of leases, or
- * if the first would have looked earlier than the next one will.
+ * Does the next waiter have to look when the first one leaves?
+ *
+ * Not for what was granted: the commit tells, unless it leaves room at once.
+ * For another resource of a waiter that was granted one, only if it was called
+ * for that as well: or all who wait for several would wake each other. If it
+ * leaves without a lease, the next one has to look: it may find room where the first one
+ * did not, and it was not told what only the first one had to hear.
  */
 static bool
-has_to_look(const Departure *departure, const Entry *entry, const Entry *next)
+has_to_look(const Departure *departure, const Entry *entry)
 {
-	if (departure->granted && entry->hash == departure->hash)
-		return departure->shares;
-	if (entry_state(entry) == TURN_CALLED)
+	if (!departure->granted)
 		return true;
-	return next != NULL &&
-		(!want_the_same(entry, next) ||
-		 (int64) pg_atomic_read_u64(&queue_waiter(next->waiter)->alarm) > departure->known_end + ALARM_SLACK);
+	return entry->hash == departure->hash ? departure->shares : entry_state(entry) == TURN_CALLED;
 }
 
 /*
@@ -604,7 +586,7 @@ turns_leave(Waiter *waiter, const Departure *departure)
 		before = survey_line(bucket, entry->hash);
 		queue_take_out(bucket, entry);
 		after = survey_line(bucket, entry->hash);
-		if (has_to_look(departure, entry, after.first))
+		if (has_to_look(departure, entry))
 		{
 			notify_successors(before, after, true);
 			notify_called_elsewhere(bucket, entry->hash);

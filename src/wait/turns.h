@@ -26,7 +26,6 @@ typedef struct Departure
 	bool		granted;
 	uint64		hash;			/* of the resource whose lease was granted */
 	bool		shares;			/* the granted lease leaves room for others */
-	int64		known_end;		/* when the waiter would have looked by itself; 0: unknown */
 } Departure;
 
 extern int64 turns_leave(Waiter *waiter, const Departure *departure);

@@ -363,7 +363,7 @@ wait_end(const text *granted)
 {
 	int64		now = clock_monotonic();
 	Waiter	   *waiter = my_wait.waiter;
-	Departure	departure = {.granted = granted != NULL, .known_end = my_wait.known_end};
+	Departure	departure = {.granted = granted != NULL};
 	int64		since;
 
 	my_wait.active = false;

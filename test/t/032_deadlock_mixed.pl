@@ -120,5 +120,25 @@ sub guess
 guess('alice');
 guess('mallory');
 
+# mallory acquires a lease under the name of the victim's owner and waits for it. The victim
+# is a superuser, and so has mallory's privileges, but it is not mallory's session that waits.
+{
+	my ($mallory, $other, $victim) = map { open_session($node) } 1 .. 3;
+	my $waiting = q{SELECT string_agg(owner, ',') FROM lease_waiters};
+
+	$mallory->query_safe(q{SET ROLE mallory; SELECT lease_acquire('x', '1 hour', 'X'), lease_acquire('m', '1 hour', 'V')});
+	$other->query_safe('SET ROLE mallory');
+	send_to_wait($node, $other, q{SELECT lease_acquire('m', '1 hour', 'X', NULL)});
+	send_sql($victim, q{SELECT lease_acquire('x', '1 hour', 'V', NULL)});
+	becomes($node, $waiting, 'X,V', 'a lease under the name of a superuser: both wait');
+	look($node, 'SELECT pg_sleep(1)');
+	stays($node, $waiting, 'X,V', 'a lease under the name of a superuser: and wait on');
+	look($node, q{SELECT count(pg_cancel_backend(pid)) FROM lease_waiters});
+	like(answer($_), qr/57014/, 'a lease under the name of a superuser: cancelled') foreach $other, $victim;
+	look($node, q{SELECT lease_release_all('X'), lease_release_all('V')});
+	nothing_left($node, 'a lease under the name of a superuser');
+	$_->quit foreach $mallory, $other, $victim;
+}
+
 $node->stop;
 done_testing();

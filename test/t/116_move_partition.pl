@@ -16,6 +16,7 @@ use RouterTest;
 use Test::More;
 
 plan skip_all => plproxy_missing() if plproxy_missing();
+plan skip_all => 'takes a minute: scripts/soak runs it, or PG_TEST_EXTRA=lease_lock_long' unless ($ENV{PG_TEST_EXTRA} // '') =~ /lease_lock_long/;
 
 my $conf = "shared_preload_libraries = 'lease_lock'\nmax_prepared_transactions = 5\nautovacuum = off\nwal_sender_timeout = 0\nmax_connections = 60\n";
 my $front = start_node('front', $conf);
