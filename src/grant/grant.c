@@ -114,12 +114,25 @@ new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot, int64 last
 	return lease;
 }
 
-/* Write what the decision to grant names: tombstones of what it takes over, and the lease. */
-static GrantOutcome
+/*
+ * Write what the decision to grant names: the lease, and tombstones of what it
+ * takes over. Returns false, with nothing written, if somebody locked the row
+ * by hand since the look.
+ */
+static bool
 write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *rows,
-			const Decision *decision, TimestampTz now)
+			const Decision *decision, TimestampTz now, GrantOutcome *outcome)
 {
 	Lease		lease = new_lease(store, request, decision->slot, last_token(rows), now);
+
+	if (decision->target == NULL)
+		store_insert(store, &lease);
+	else if (!store_try_update(store, decision->target, &lease))
+	{
+		if (request->session)
+			session_lock_end(lease.token);
+		return false;
+	}
 
 	for (int i = 0; i < rows->count; i++)
 	{
@@ -131,15 +144,11 @@ write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *row
 		store_update(store, &rows->row[i], &ended);
 	}
 
-	if (decision->target != NULL)
-		store_update(store, decision->target, &lease);
-	else
-		store_insert(store, &lease);
-
 	/* A shared lease or permit may leave room for the next waiter. */
 	wait_note_change(request->resource,
 					 request->mode == MODE_EXCLUSIVE ? free_from(&lease) : DT_NOBEGIN);
-	return granted(&lease, decision->former ? &decision->former->lease : NULL);
+	*outcome = granted(&lease, decision->former ? &decision->former->lease : NULL);
+	return true;
 }
 
 /* The owner acquires once more what it holds, to release it once more. */
@@ -290,22 +299,29 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 	Decision	decision;
 	GrantOutcome outcome;
 	TimestampTz now;
+	bool		decided;
 
 	if (is_too_early(store, &outcome) || is_refused_at_once(store, request, &outcome))
 		return outcome;
 
 	store_prepare_token(store);
-	lock_resource(request->resource);
-	now = clock_now();
-	store_look(store, request->resource, &rows);
-	decision = decide(&rows, request, now);
-	if (decision.verdict == VERDICT_GRANT)
-		outcome = write_grant(store, request, &rows, &decision, now);
-	else if (may_reacquire(&decision))
-		outcome = write_reacquired(store, request, decision.target, now);
-	else
-		outcome = refused(request, &decision);
-	unlock_resource(request->resource);
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+
+		lock_resource(request->resource);
+		now = clock_now();
+		store_look(store, request->resource, &rows);
+		decision = decide(&rows, request, now);
+		decided = true;
+		if (decision.verdict == VERDICT_GRANT)
+			decided = write_grant(store, request, &rows, &decision, now, &outcome);
+		else if (may_reacquire(&decision))
+			outcome = write_reacquired(store, request, decision.target, now);
+		else
+			outcome = refused(request, &decision);
+		unlock_resource(request->resource);
+	} while (!decided);
 
 	if (decision.verdict == VERDICT_GRANT)
 		require_lease_allowed(request->resource, request->owner);

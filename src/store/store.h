@@ -63,6 +63,7 @@ extern void store_end_scan(StoreScan *scan);
 
 /* write.c: writing rows; the caller holds the resource lock */
 extern void store_insert(LeaseStore *store, const Lease *lease);
+extern bool store_try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease);
 extern void store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease);
 extern bool store_delete(LeaseStore *store, const LeaseRow *row);
 extern bool store_lock_weakly(LeaseStore *store, const LeaseRow *row);

@@ -79,14 +79,14 @@ is_locked(const LeaseRow *row)
 }
 
 /*
- * Replace a row.
+ * Replace a row; false if somebody wrote or locked it by hand since the look.
  *
  * If the look saw no row lock, the update does not wait for a row lock that
  * was taken by hand since. heap_update() asserts that its caller waits, so a
  * build with assertions waits.
  */
-void
-store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
+bool
+store_try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 {
 	TupleTableSlot *row = row_from_lease(store, lease);
 	ItemPointerData tid = old->tuple->t_self;
@@ -110,13 +110,25 @@ store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 	result = table_tuple_update(store->table, &tid, row, GetCurrentCommandId(true), 0,
 								GetActiveSnapshot(), InvalidSnapshot, wait,
 								&failure, &lockmode, &which);
-	if (result != TM_Ok)
+	if (result == TM_Invisible || result == TM_SelfModified)
 		refuse_written_by_hand(store, result);
-	if (which != TU_None)
-		update_index_entries(store, row, which != TU_All);
-	store_remember(store, lease, &row->tts_tid);
+	if (result == TM_Ok)
+	{
+		if (which != TU_None)
+			update_index_entries(store, row, which != TU_All);
+		store_remember(store, lease, &row->tts_tid);
+		finish_write(store);
+	}
 	ExecDropSingleTupleTableSlot(row);
-	finish_write(store);
+	return result == TM_Ok;
+}
+
+/* The same for a caller that cannot look again: failure is an error. */
+void
+store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
+{
+	if (!store_try_update(store, old, lease))
+		refuse_written_by_hand(store, TM_BeingModified);
 }
 
 static TM_Result
