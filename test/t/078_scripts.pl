@@ -48,6 +48,7 @@ my $serve = <<'SERVE';
 	work=$(mktemp -d /tmp/lease_lock.XXXXXX)
 	mkdir "$work/tree"
 	(cd "$work/tree" && exec sleep 300 >/dev/null 2>&1) &
+	until [[ $(readlink "/proc/$!/cwd") == "$work/tree" ]]; do sleep 0.01; done
 	echo "$work $!"
 SERVE
 
