@@ -230,14 +230,17 @@ may_reacquire(Decision *decision)
 }
 
 /*
- * Is the exclusive lease in the row that this session wrote last free? Then the
- * first look is hardly worth it.
+ * Will the lease probably be granted, so that a look without the resource lock
+ * is not worth its time? That is so for a waiter that was called, and if the
+ * row that this session wrote last is that of a free exclusive lease.
  */
 static bool
 seems_free(LeaseStore *store, const LeaseRequest *request)
 {
 	LeaseRows	rows;
 
+	if (wait_is_called(request->resource))
+		return true;
 	return request->mode == MODE_EXCLUSIVE &&
 		store_peek(store, request->resource, &rows) &&
 		rows.row->lease.slot == EXCLUSIVE_SLOT && is_free(&rows.row->lease, clock_now());
