@@ -1,15 +1,17 @@
 # Leases that nobody waits for, beside many who wait for another one.
 bystanders="0 400 700"
 
-# Send sessions to wait for a lease, in some database; sets waiting_pids.
-send_to_wait()	# number, database
+# Send sessions to wait for a lease, in some database; sets waiting_pids. A SELECT keeps its snapshot
+# while it waits, CALL lease_wait does not.
+send_to_wait()	# number, database, statement
 {
-	local i
+	local i wait="SELECT lease_acquire('waited for', '1 hour', 'waiter', NULL)"
 
+	[ "$3" = SELECT ] || wait="CALL lease_wait('waited for', '1 hour', 'waiter', NULL, NULL)"
 	waiting_pids=()
 	sql "$2" -c "SELECT lease_acquire('waited for', interval '1 hour', 'holder')" >/dev/null
 	for ((i = 0; i < $1; i++)); do
-		sql "$2" -c "SELECT lease_acquire('waited for', interval '1 hour', 'w$i', NULL)" >/dev/null 2>&1 &
+		sql "$2" -c "$wait" >/dev/null 2>&1 &
 		waiting_pids+=($!)
 	done
 	for ((i = 0; i < 600; i++)); do
@@ -30,18 +32,22 @@ end_waits()	# database
 	sql "$1" -c "SELECT lease_release('waited for', 'holder')" >/dev/null
 }
 
+# Where they wait, and by which statement.
+waits=('lease_bench SELECT' 'lease_bench CALL' 'lease_bench_other SELECT')
+
 item_k()
 {
-	local round count where
+	local round count where wait statement
 
 	echo '(k) pairs beside waiters' >&2
 	create_database lease_bench_other 1
 	for ((round = 0; round < rounds; round++)); do
-		for where in lease_bench lease_bench_other; do
+		for wait in "${waits[@]}"; do
+			read -r where statement <<<"$wait"
 			for count in $bystanders; do
 				sql lease_bench -c 'TRUNCATE lease_lock'
-				send_to_wait "$count" "$where"
-				measure "k $where $count" lease_bench pair_exclusive 8 "$fast"
+				send_to_wait "$count" "$where" "$statement"
+				measure "k $wait $count" lease_bench pair_exclusive 8 "$fast"
 				end_waits "$where"
 			done
 		done
@@ -50,13 +56,15 @@ item_k()
 
 report_k()
 {
-	local count where least=${bystanders%% *}
+	local count wait where statement least=${bystanders%% *}
 
 	printf '\n### (k) Acquire and release beside sessions that wait for another lease: pairs per second, 8 clients, not durable\n'
-	header 'they wait in' waiters 'pairs per second' 'ratio to none'
-	for where in lease_bench lease_bench_other; do
+	header 'they wait in' by waiters 'pairs per second' 'ratio to none'
+	for wait in "${waits[@]}"; do
+		read -r where statement <<<"$wait"
 		for count in $bystanders; do
-			row "${where/#lease_bench_other/another database}" "$count" "$(cell "k $where $count")" "$(ratio "k $where $count" "k $where $least")"
+			row "${where/#lease_bench_other/another database}" "\`$statement\`" "$count" \
+				"$(cell "k $wait $count")" "$(ratio "k $wait $count" "k $wait $least")"
 		done
 	done
 }
