@@ -3,8 +3,8 @@
  * Points of the code at which races with other sessions are likely.
  *
  * With -DLEASE_LOCK_RACES, each race point sometimes waits for a random time.
- * So races happen in minutes that otherwise take days. scripts/check-races
- * builds and tests that way.
+ * So a race that otherwise takes days to happen happens within minutes.
+ * scripts/check-races builds and tests that way.
  *
  *-------------------------------------------------------------------------
  */

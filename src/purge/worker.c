@@ -138,7 +138,7 @@ worker_init(void)
 
 	DefineCustomIntVariable("lease_lock.purge_interval",
 							"Time between two purges of all databases by the purge worker.",
-							"0 turns it off. There is none unless the library is preloaded.",
+							"0 turns the worker off. There is no worker unless the library is preloaded.",
 							&purge_interval,
 							10000, 0, INT_MAX,
 							PGC_SIGHUP,

@@ -41,7 +41,7 @@ sub refused
 }
 
 my $too_long = 'ttl of the lease on "r" is longer than allowed.*DETAIL:  Setting "lease_lock.max_ttl" is 1min\..*HINT:  Take a shorter ttl';
-my $too_many = 'lease on "c" is one too many for its owner.*DETAIL:  Setting "lease_lock.max_leases_per_owner" is 2\..*HINT:  Release another';
+my $too_many = 'too many leases for the owner of the lease on "c".*DETAIL:  Setting "lease_lock.max_leases_per_owner" is 2\..*HINT:  Release another';
 my $two = q{SELECT lease_acquire('a', '1 min', 'o'), lease_acquire('b', '1 min', 'o')};
 my $third = q{SELECT lease_acquire('c', '1 min', 'o')};
 
