@@ -17,8 +17,8 @@ my $psql = sub { return $node->safe_psql('postgres', shift) };
 
 # what it removes
 $psql->(q{
-	SELECT lease_acquire(r, '1 day', 'o') FROM unnest(ARRAY['held', 'released', 'expired', 'in use', 'pinned', 'prepared']) AS r;
-	UPDATE lease_lock SET expires_at = '2000-01-01' WHERE resource IN ('expired', 'in use', 'pinned', 'prepared');
+	SELECT lease_acquire(r, '1 day', 'o') FROM unnest(ARRAY['held', 'released', 'expired', 'in use', 'asserted', 'prepared']) AS r;
+	UPDATE lease_lock SET expires_at = '2000-01-01' WHERE resource IN ('expired', 'in use', 'asserted', 'prepared');
 	SELECT lease_release('released', 'o');
 });
 becomes_true($node, 'postgres', "SELECT count(*) = 0 FROM lease_lock WHERE resource IN ('expired', 'released')",

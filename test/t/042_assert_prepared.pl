@@ -11,7 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = start_node('pin_prepared', "max_prepared_transactions = 5\nautovacuum = off\n");
+my $node = start_node('assert_prepared', "max_prepared_transactions = 5\nautovacuum = off\n");
 my $session = open_session($node);
 
 $session->query_safe(q{SELECT lease_acquire('r', '1 hour', 'a')});
