@@ -19,7 +19,7 @@ SELECT * FROM error_of($$ SELECT lease_assert('window', 'ann') $$);
 SELECT expire('door');
 SELECT * FROM error_of($$ SELECT lease_assert('door', 'ann') $$);
 SELECT * FROM error_of($$ SELECT lease_assert('door', 'bob') $$);
-SELECT * FROM error_of($$ SELECT lease_assert('door', token) FROM lease_lock $$);
+SELECT code, regexp_replace(message, 'token \d+', 'token N') AS message, detail, hint FROM error_of($$ SELECT lease_assert('door', token) FROM lease_lock $$);
 SELECT lease_release('door', 'ann');
 SELECT * FROM error_of($$ SELECT lease_assert('door', 'ann') $$);
 

@@ -38,7 +38,7 @@ SELECT granted, reason FROM lease_request('hall', '1 hour', 'ann', mode => 'shar
 SELECT granted, reason FROM lease_request('hall', '1 hour', 'ann', mode => 'permit', permits => 5, if_own => 'renew');
 SELECT granted, reason FROM lease_request('hall', '1 hour', 'bob', mode => 'permit', permits => 1);
 -- valid values
-SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', if_own => 'again') $$);
-SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', if_own => NULL) $$);
+SELECT code, message, hint FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', if_own => 'again') $$);
+SELECT code, message, hint FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', if_own => NULL) $$);
 
 TRUNCATE lease_lock;

@@ -14,7 +14,6 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
 	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
 		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT, context = PG_EXCEPTION_CONTEXT;
-	message := regexp_replace(message, 'token \d+', 'token N');
 	detail := regexp_replace(regexp_replace(detail, '\d+\.\d+ seconds', '... seconds'), 'token \d+', 'token N');
 	context := split_part(context, E'\n', 1);
 END $$;
