@@ -290,7 +290,7 @@ is($node->safe_psql('postgres', q{SELECT owner IS NULL FROM lease_lock WHERE res
 	is($hardened->('billing', q{SELECT leases.lease_acquire('r', '1 hour', 'o')}), 't', 'hardening: a service takes leases');
 	$not->('mailing', q{SELECT leases.lease_release('r', 'o')}, 'permission denied for lease', 'hardening: another service cannot end them');
 	$not->('bob', q{SELECT leases.lease_acquire('s', '1 min', 'o')}, 'permission denied for schema leases', 'hardening: other roles cannot acquire leases');
-	$not->('billing', 'SELECT * FROM leases.lease_status', 'permission denied for view', 'hardening: nor see them');
+	$not->('billing', "SELECT * FROM leases.$_", 'permission denied', "hardening: others do not read $_") foreach 'lease_status', 'lease_waiters', 'lease_contenders', 'lease_waiters()';
 	sql_fails($node, q{SELECT leases.lease_acquire('s', '11 min', 'o')}, '22023', 'longer than allowed', 'hardening: limits', role => 'mailing', dbname => 'hardened');
 
 	$node->safe_psql('hardened', q{

@@ -220,7 +220,7 @@ foreach my $preload (1, 0)
 	my %over = (
 		max_ttl => q{SELECT lease_acquire('r', '1 hour', 'o')},
 		max_leases_per_owner => q{SELECT lease_acquire('c', '1 min', 'full')});
-	my $limit = '(22023: ttl of the lease on "r" is longer than allowed|53400: lease on "c" is one too many)';
+	my $limit = '(22023: ttl of the lease on "r" is longer than allowed|53400: too many leases for the owner)';
 	my $denied = '42501: permission denied to set parameter';
 
 	$server->safe_psql('postgres', q{
