@@ -173,7 +173,7 @@ $psql->('DROP INDEX one_lease_each');
 # an error without a wait, and the resource stays usable while the transaction is open.
 $psql->('TRUNCATE lease_lock');
 foreach (
-	[ 'unique owner', 'CREATE UNIQUE INDEX wrong ON lease_lock (owner)', '23505', 'unique index "wrong".*HINT:  Drop the index' ],
+	[ 'unique owner', 'CREATE UNIQUE INDEX wrong ON lease_lock (owner)', '23505', 'unique index "wrong".*HINT:  If the index was added' ],
 	[ 'unique with nulls', 'CREATE UNIQUE INDEX wrong ON lease_lock (payload) NULLS NOT DISTINCT WHERE slot >= 0', '23505', 'unique index "wrong"' ],
 	[ 'unique resource', 'CREATE UNIQUE INDEX wrong ON lease_lock (left(resource, 1)) INCLUDE (owner)', '23505', 'unique index "wrong"' ],
 	[ 'expression that fails', q{CREATE INDEX wrong ON lease_lock ((1 / (length(resource) - 6)))}, '22012', 'division by zero' ])
@@ -184,7 +184,7 @@ foreach (
 	$psql->($create);
 	$open->query_safe(q{BEGIN; SELECT lease_acquire('wrong 1', '1 hour', 'w')});
 	$user->query_safe(q{BEGIN; SET LOCAL lock_timeout = '10 s'; SAVEPOINT s});
-	session_fails($user, q{SELECT lease_acquire('wrong2', '1 hour', 'w')}, $sqlstate, $match, "$what: says no at once");
+	session_fails($user, q{SELECT lease_acquire('wrong2', '1 hour', 'w')}, $sqlstate, $match, "$what: fails at once");
 	$user->query_safe('ROLLBACK TO s');
 	session_fails($user, q{SELECT lease_acquire_permit('wrong2', 3, '1 hour', 'w')}, $sqlstate, $match, "$what: the same for permits");
 	$user->query_safe('ROLLBACK TO s');

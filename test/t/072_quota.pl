@@ -40,7 +40,7 @@ sub refused
 	return;
 }
 
-my $too_long = 'ttl of the lease on "r" is longer than allowed.*DETAIL:  Setting "lease_lock.max_ttl" is 1min\..*HINT:  Take a shorter ttl';
+my $too_long = 'ttl of the lease on "r" is longer than allowed.*DETAIL:  Setting "lease_lock.max_ttl" is 1min\..*HINT:  Use a shorter ttl';
 my $too_many = 'too many leases for the owner of the lease on "c".*DETAIL:  Setting "lease_lock.max_leases_per_owner" is 2\..*HINT:  Release another';
 my $two = q{SELECT lease_acquire('a', '1 min', 'o'), lease_acquire('b', '1 min', 'o')};
 my $third = q{SELECT lease_acquire('c', '1 min', 'o')};
@@ -180,7 +180,7 @@ is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SELEC
 	send_to_wait($node, $both[$_], "SELECT lease_acquire('last$_', '1 min', 'o')", in_lock_manager()) foreach 0, 1;
 	$open->query_safe('COMMIT');
 	@granted = map { answer($_) } @both;
-	like($_, qr/^t$|53400/, 'both at once: granted or one too many') foreach @granted;
+	like($_, qr/^t$|53400/, 'both at once: granted or too many leases') foreach @granted;
 	cmp_ok((grep { $_ eq 't' } @granted), '<=', 1, 'both at once: never both');
 	is(look($node, q{SELECT count(*) FROM lease_status WHERE owner = 'o'}), 1 + (grep { $_ eq 't' } @granted), 'both at once: the leases that are held');
 	$_->quit foreach @both;
