@@ -19,7 +19,8 @@ use Test::More;
 my $root = "$FindBin::RealBin/../..";
 my @documents = grep { -f "$root/$_" } qw(
   README.md CONTRIBUTING.md CHANGELOG.md docs/clients.md docs/guide.md docs/installation.md docs/monitoring.md
-  docs/operations.md docs/performance.md docs/reference.md docs/security.md examples/README.md test/bench/README.md
+  docs/operations.md docs/performance.md docs/reference.md docs/scaling.md docs/security.md examples/README.md
+  src/README.md test/bench/README.md
 );
 # In this order: monitoring grants to roles that the reference creates.
 my @with_examples = grep { -f "$root/$_" }
