@@ -6,7 +6,7 @@
  * now() would be the start of the transaction, which may be long ago.
  *
  * Lease time is CLOCK_BOOTTIME plus an offset. That clock cannot be set, it
- * goes on while the machine is suspended, and NTP adjusts its rate together
+ * continues while the machine is suspended, and NTP adjusts its rate together
  * with that of the wall clock. So the two clocks agree until the wall clock is
  * stepped, and then only the wall clock moves.
  *

@@ -36,7 +36,7 @@ refused_queue(void)
 	return (GrantOutcome) {.result = REFUSED_QUEUE, .reason = REASON_QUEUE, .held_until = DT_NOEND};
 }
 
-/* The reason of a refusal, as the caller is told. */
+/* The reason of a refusal, for the caller. */
 static GrantReason
 refusal_reason(const Decision *decision)
 {
@@ -245,9 +245,9 @@ seems_free(LeaseStore *store, const LeaseRequest *request)
 
 /*
  * Decide by a look without the resource lock, so that a refusal costs no more
- * than reading. Returns false if only a look under the lock can tell. That is
- * also the case if the rows of several leases were read at different moments:
- * perhaps there was no moment at which all of them were held.
+ * than reading. Returns false if the request needs a look under the lock. That
+ * is also the case if the rows of several leases were read at different
+ * moments: perhaps there was no moment at which all of them were held.
  */
 static bool
 is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome *outcome)

@@ -3,10 +3,10 @@
  * request.c
  *		Acquiring leases: trying, waiting, any of several, all of several.
  *
- * A refusal tells where to wait. Behind an open transaction, the session waits
- * in the lock manager, where the server sees deadlocks. Behind a committed
- * lease, it waits in the queue. Either way it tries again after that: see
- * wait.h.
+ * The refusal determines where to wait. Behind an open transaction, the
+ * session waits in the lock manager, where the server sees deadlocks. Behind a
+ * committed lease, it waits in the queue. Either way it tries again after
+ * that: see wait.h.
  *
  *-------------------------------------------------------------------------
  */

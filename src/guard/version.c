@@ -9,9 +9,9 @@
  * not mention the column knows nothing of versions, and the trigger counts up
  * for it.
  *
- * The statement, and not the value, tells the trigger whether the column was
- * mentioned. So a write that sets the version that the row already has is
- * stale, too.
+ * The trigger checks the statement, and not the value, to see whether the
+ * column was mentioned. So a write that sets the version that the row already
+ * has is stale, too.
  *
  *-------------------------------------------------------------------------
  */

@@ -19,9 +19,9 @@
 #include "lease/lease.h"
 
 /*
- * Read the rows that tell which lease the claim means. If the row that this
- * session wrote last is a held lease that the claim means, no other row can
- * matter.
+ * Read the rows that are needed to find the lease that the claim means. If the
+ * row that this session wrote last is a held lease that the claim means, no
+ * other row can matter.
  */
 static ClaimedLease
 look_for_claimed(LeaseStore *store, const text *resource, const Claim *claim, OwnAction action,

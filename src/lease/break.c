@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * break.c
- *		Freeing a resource, whoever holds it.
+ *		Breaking all leases on a resource, whoever holds them.
  *
  *-------------------------------------------------------------------------
  */

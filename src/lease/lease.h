@@ -49,7 +49,7 @@ extern bool break_leases(const text *resource);
 
 /* assert.c: leases that a transaction relies on */
 
-/* Roles that rely on a lease, and what errors may tell them. */
+/* Roles that rely on a lease, and what errors may show them. */
 typedef struct Asserter
 {
 	Oid			role;			/* must have the privileges of the role that acquired the lease, */

@@ -165,7 +165,7 @@ wait_event(void)
 	return event;
 }
 
-/* Sleep for a time in microseconds, for ever if it is negative, or until the latch is set. */
+/* Sleep for a time in microseconds, without limit if it is negative, or until the latch is set. */
 static void
 nap(int64 usecs)
 {

@@ -412,7 +412,7 @@ decide(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
 /*
  * Does a grant that is written to another row end the expired lease in this
  * row? It does if the two leases exclude each other. Then this row becomes a
- * tombstone, which tells the former holder that the lease is lost.
+ * tombstone, so that the former holder learns that the lease is lost.
  */
 bool
 takes_over(const LeaseRequest *request, const LeaseRow *row)
