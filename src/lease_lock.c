@@ -14,6 +14,7 @@
 
 #include "base/assertion_cache.h"
 #include "base/clock.h"
+#include "base/race.h"
 #include "grant/durability.h"
 #include "guard/guard.h"
 #include "purge/purge.h"
@@ -34,6 +35,7 @@ void
 _PG_init(void)
 {
 	clock_init();
+	RACE_INIT();
 	store_init();
 	tokens_init();
 	era_init();

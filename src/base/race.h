@@ -1,10 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * Points of the code at which races with other sessions are likely.
+ * race.h
+ *		Points of the code at which races with other sessions are likely.
  *
  * With -DLEASE_LOCK_RACES, each race point sometimes waits for a random time.
- * So a race that otherwise takes days to happen happens within minutes.
- * scripts/check-races builds and tests that way.
+ * So a race that otherwise takes days to happen happens within minutes. A test
+ * can also stop a session at a point that it names. scripts/check-races builds
+ * and tests that way. In other builds, race points do nothing.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,15 +14,13 @@
 #define LEASE_LOCK_RACE_H
 
 #ifdef LEASE_LOCK_RACES
-#include "common/pg_prng.h"
-
-#define RACE_POINT(name) \
-	do { \
-		if (pg_prng_uint32(&pg_global_prng_state) % 4 == 0) \
-			pg_usleep(pg_prng_uint32(&pg_global_prng_state) % 3000); \
-	} while (0)
+#define RACE_POINT(name) race_point(name)
+#define RACE_INIT() race_init()
+extern void race_init(void);	/* at load time */
+extern void race_point(const char *name);
 #else
 #define RACE_POINT(name) ((void) 0)
+#define RACE_INIT() ((void) 0)
 #endif
 
 #endif							/* LEASE_LOCK_RACE_H */

@@ -230,14 +230,17 @@ may_reacquire(Decision *decision)
 }
 
 /*
- * Did this session write the exclusive lease of the resource last, and is it
- * free now? Then a look without the lock would hardly refuse the request.
+ * Will the lease probably be granted, so that a look without the resource lock
+ * can be left out? That is so for a waiter that was called, and if the row that
+ * this session wrote last is that of a free exclusive lease.
  */
 static bool
 seems_free(LeaseStore *store, const LeaseRequest *request)
 {
 	LeaseRows	rows;
 
+	if (wait_is_called(request->resource))
+		return true;
 	return request->mode == MODE_EXCLUSIVE &&
 		store_peek(store, request->resource, &rows) &&
 		rows.row->lease.slot == EXCLUSIVE_SLOT && is_free(&rows.row->lease, clock_now());

@@ -99,6 +99,14 @@ wait_is_likely(text **resources, int nresources)
 	return false;
 }
 
+/* Was this waiter called because the lease on this resource became free? */
+bool
+wait_is_called(const text *resource)
+{
+	return my_wait.waiter != NULL &&
+		pg_atomic_read_u64(&my_wait.waiter->called_for) == queue_hash(resource);
+}
+
 /* Prepare a look: after a wake-up from now on, the waiter must not sleep. */
 static void
 begin_look(void)

@@ -69,6 +69,7 @@ extern void wait_init(void);
 extern bool wait_is_likely(text **resources, int nresources);
 extern void wait_begin(text **resources, int nresources, const LeaseRequest *request,
 					   int64 timeout, void (*before_sleep) (void));
+extern bool wait_is_called(const text *resource);
 extern bool wait_for(const GrantOutcome *refusal);
 extern void wait_end(const text *granted);
 

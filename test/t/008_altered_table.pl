@@ -74,6 +74,8 @@ foreach (
 		'ALTER TABLE lease_lock DISABLE ROW LEVEL SECURITY', $passed_over ],
 	[ 'storage', 'ALTER TABLE lease_lock ALTER owner SET STORAGE EXTENDED',
 		'ALTER TABLE lease_lock ALTER owner SET STORAGE PLAIN', $altered ],
+	[ 'owner not null', 'DELETE FROM lease_lock WHERE owner IS NULL; ALTER TABLE lease_lock ALTER owner SET NOT NULL',
+		'ALTER TABLE lease_lock ALTER owner DROP NOT NULL', $altered ],
 	[ 'no primary key', 'ALTER TABLE lease_lock DROP CONSTRAINT lease_lock_pkey',
 		'ALTER TABLE lease_lock ADD CONSTRAINT lease_lock_pkey PRIMARY KEY (resource, slot)',
 		$altered ],

@@ -1,0 +1,55 @@
+/*-------------------------------------------------------------------------
+ *
+ * race.c
+ *		Delays and stops at race points, for builds with LEASE_LOCK_RACES.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/race.h"
+
+#ifdef LEASE_LOCK_RACES
+
+#include "common/pg_prng.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+
+/* The advisory lock for which a stopped session waits. */
+#define STOP_LOCK	Int64GetDatum(7)
+
+static char *stop_at = NULL;
+
+void
+race_init(void)
+{
+	DefineCustomStringVariable("lease_lock.stop_at",
+							   "Name of the race point at which the session waits for advisory lock 7.",
+							   "If it is set, to any name, the session waits nowhere else.",
+							   &stop_at,
+							   "",
+							   PGC_USERSET,
+							   0,
+							   NULL, NULL, NULL);
+}
+
+static void
+wait_at_random(void)
+{
+	if (pg_prng_uint32(&pg_global_prng_state) % 4 == 0)
+		pg_usleep(pg_prng_uint32(&pg_global_prng_state) % 3000);
+}
+
+void
+race_point(const char *name)
+{
+	if (stop_at[0] == '\0')
+		wait_at_random();
+	else if (strcmp(stop_at, name) == 0)
+	{
+		DirectFunctionCall1(pg_advisory_lock_int8, STOP_LOCK);
+		DirectFunctionCall1(pg_advisory_unlock_int8, STOP_LOCK);
+	}
+}
+
+#endif							/* LEASE_LOCK_RACES */
