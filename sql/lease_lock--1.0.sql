@@ -39,7 +39,7 @@ CREATE FUNCTION lease_new_era()
 	RETURNS pg_catalog.void
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_new_era() IS
-	'have fencing tokens go on far above all that were handed out, as after a failover';
+	'begin a new era: fencing tokens continue far above all that were handed out, as after a failover';
 REVOKE ALL ON FUNCTION lease_new_era() FROM PUBLIC;
 SELECT lease_new_era();
 
@@ -47,7 +47,7 @@ CREATE FUNCTION lease_clock_difference()
 	RETURNS pg_catalog.interval
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 COMMENT ON FUNCTION lease_clock_difference() IS
-	'how far the wall clock of the server is ahead of the clock that leases go by';
+	'how far the wall clock of the server is ahead of the clock that leases are dated by';
 
 /*
  * Columns that change together are adjacent, which keeps WAL records small: a
@@ -85,27 +85,27 @@ REVOKE ALL ON TABLE lease_lock FROM PUBLIC;
 REVOKE ALL ON SEQUENCE lease_token_seq, lease_era_seq, lease_era_began_seq FROM PUBLIC;
 
 COMMENT ON TABLE lease_lock IS
-	'leases, as the lease_* functions keep them; read lease_status instead';
+	'leases, as the lease functions store them; read lease_status instead';
 COMMENT ON SEQUENCE lease_token_seq IS
-	'fencing tokens; never to be set back';
+	'fencing tokens; must never be set back';
 COMMENT ON SEQUENCE lease_era_seq IS
-	'whose tokens they are: server, timeline and token sequence';
+	'identifies the era of the tokens: server, timeline and token sequence';
 COMMENT ON SEQUENCE lease_era_began_seq IS
-	'when that began; unused until a server took over';
-COMMENT ON COLUMN lease_lock.resource IS 'what is leased';
+	'when the era began; unused in the first era';
+COMMENT ON COLUMN lease_lock.resource IS 'name of the resource';
 COMMENT ON COLUMN lease_lock.slot IS '0: the exclusive lease; others: a shared lease or permit each';
 COMMENT ON COLUMN lease_lock.owner IS 'NULL: released';
-COMMENT ON COLUMN lease_lock.expires_at IS 'when it ends, or ended';
+COMMENT ON COLUMN lease_lock.expires_at IS 'when the lease ends, or ended';
 COMMENT ON COLUMN lease_lock.token IS 'fencing token of the last grant';
-COMMENT ON COLUMN lease_lock.granted_at IS 'when it was last granted';
+COMMENT ON COLUMN lease_lock.granted_at IS 'when the lease was last granted';
 COMMENT ON COLUMN lease_lock.holder IS 'role that acquired the lease';
 COMMENT ON COLUMN lease_lock.xid IS 'transaction that granted the lease';
 COMMENT ON COLUMN lease_lock.mode IS 'x exclusive, s shared, p permit';
-COMMENT ON COLUMN lease_lock.holds IS 'how often it has to be released';
-COMMENT ON COLUMN lease_lock.lock_delay IS 'microseconds after an expiry in which nobody gets it';
-COMMENT ON COLUMN lease_lock.hold_until IS 'after a release before that time, others still have to wait until then';
+COMMENT ON COLUMN lease_lock.holds IS 'how many releases end the lease';
+COMMENT ON COLUMN lease_lock.lock_delay IS 'microseconds after its expiry during which the lease is not granted';
+COMMENT ON COLUMN lease_lock.hold_until IS 'a lease that is released earlier is not granted before this time';
 COMMENT ON COLUMN lease_lock.session_pid IS 'process of the session that the lease ends with; NULL: it does not end with a session';
-COMMENT ON COLUMN lease_lock.payload IS 'what lease_request() was given to keep with it';
+COMMENT ON COLUMN lease_lock.payload IS 'payload of the lease';
 
 CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
@@ -118,7 +118,7 @@ CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval,
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
-	'acquire a lease, waiting for it in order of arrival for at most wait, or for ever when that is NULL; true when granted';
+	'acquire a lease, waiting for it in order of arrival for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE FUNCTION lease_acquire_shared(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
@@ -131,7 +131,7 @@ CREATE FUNCTION lease_acquire_shared(resource pg_catalog.text, ttl pg_catalog.in
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire_shared(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
-	'acquire a lease beside others who share it, unless somebody holds it exclusively, waiting for at most wait, or for ever when that is NULL; true when granted';
+	'acquire a lease beside others who share it, unless somebody holds it exclusively, waiting for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE FUNCTION lease_acquire_permit(resource pg_catalog.text, permits pg_catalog.int4, ttl pg_catalog.interval,
 		owner pg_catalog.text)
@@ -146,7 +146,7 @@ CREATE FUNCTION lease_acquire_permit(resource pg_catalog.text, permits pg_catalo
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire_permit(pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
-	'acquire one of a number of permits, waiting for at most wait, or for ever when that is NULL; true when granted';
+	'acquire one of a number of permits, waiting for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE FUNCTION lease_acquire_all(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
@@ -159,20 +159,20 @@ CREATE FUNCTION lease_acquire_all(resources pg_catalog.text[], ttl pg_catalog.in
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire_all(pg_catalog.text[], pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
-	'acquire the leases on all of these resources or on none, waiting for at most wait, or for ever when that is NULL; true when granted';
+	'acquire the leases on all of these resources or on none, waiting for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE FUNCTION lease_acquire_any(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.text
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire_any(pg_catalog.text[], pg_catalog.interval, pg_catalog.text) IS
-	'acquire the lease on the first of these resources that is free, without waiting; its name, NULL when none is';
+	'acquire the lease on the first of these resources that is free, without waiting; the name of that resource, or NULL';
 
 CREATE FUNCTION lease_acquire_any(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text,
 		wait pg_catalog.interval)
 	RETURNS pg_catalog.text
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire_any(pg_catalog.text[], pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
-	'acquire the lease on the first of these resources that is free, waiting for at most wait, or for ever when that is NULL; its name, NULL when none is';
+	'acquire the lease on the first of these resources that is free, waiting for at most wait, or without limit if wait is NULL; the name of that resource, or NULL';
 
 CREATE FUNCTION lease_request(
 		resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text, wait pg_catalog.interval DEFAULT '0',
@@ -185,7 +185,7 @@ CREATE FUNCTION lease_request(
 	RETURNS pg_catalog.record
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_request(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb, pg_catalog.bool) IS
-	'acquire a lease of any mode with all options; whether it was granted, and what blocks it when it was not';
+	'acquire a lease of any mode with all options; returns whether it was granted, and if not, what blocks it';
 
 CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
 		wait pg_catalog.interval, INOUT acquired pg_catalog.bool)
@@ -207,13 +207,13 @@ CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_release(pg_catalog.text, pg_catalog.text) IS
-	'release a lease that this owner took and nobody took over since; true when released';
+	'release a lease of this owner, unless it was taken over; true when released';
 
 CREATE FUNCTION lease_release_all(owner pg_catalog.text)
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_release_all(pg_catalog.text) IS
-	'release every lease of this owner; how many';
+	'release every lease of this owner; returns how many';
 
 CREATE FUNCTION lease_renew(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
@@ -225,26 +225,26 @@ CREATE FUNCTION lease_token(resource pg_catalog.text, owner pg_catalog.text)
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_token(pg_catalog.text, pg_catalog.text) IS
-	'fencing token of a lease that this owner holds, NULL when it does not';
+	'fencing token of a lease that this owner holds, NULL if it does not hold it';
 
 CREATE FUNCTION lease_transfer(resource pg_catalog.text, owner pg_catalog.text, new_owner pg_catalog.text)
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_transfer(pg_catalog.text, pg_catalog.text, pg_catalog.text) IS
-	'hand a lease that this owner holds over to another; its new token, NULL when this owner does not hold it';
+	'transfer a lease that this owner holds to another owner; its new token, NULL if this owner does not hold it';
 
 CREATE FUNCTION lease_break(resource pg_catalog.text)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_break(pg_catalog.text) IS
-	'free a resource, whoever holds it; true when it was not free';
+	'end all leases on a resource, whoever holds them; true when there were any';
 REVOKE ALL ON FUNCTION lease_break(pg_catalog.text) FROM PUBLIC;
 
 CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text, token pg_catalog.int8)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_release(pg_catalog.text, pg_catalog.text, pg_catalog.int8) IS
-	'release a lease that this owner took with this token and nobody took over since; true when released';
+	'release the lease of this owner with this token, unless it was taken over; true when released';
 
 CREATE FUNCTION lease_renew(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
 		token pg_catalog.int8)
@@ -263,19 +263,19 @@ CREATE FUNCTION lease_renew_all(ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_renew_all(pg_catalog.interval, pg_catalog.text) IS
-	'extend every lease that this owner holds to at least ttl from now; how many';
+	'extend every lease that this owner holds to at least ttl from now; returns how many';
 
 CREATE FUNCTION lease_downgrade(resource pg_catalog.text, owner pg_catalog.text)
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_downgrade(pg_catalog.text, pg_catalog.text) IS
-	'turn an exclusive lease that this owner holds into a shared one; its new token, NULL when this owner does not hold it exclusively';
+	'turn an exclusive lease that this owner holds into a shared one; its new token, NULL if this owner does not hold it exclusively';
 
 CREATE FUNCTION lease_set_payload(resource pg_catalog.text, owner pg_catalog.text, payload pg_catalog.jsonb)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_set_payload(pg_catalog.text, pg_catalog.text, pg_catalog.jsonb) IS
-	'replace what is kept with a lease that this owner holds, or remove it when NULL is given; true when it is held';
+	'replace the payload of a lease that this owner holds, or remove it if the new one is NULL; true when the lease is held';
 
 CREATE FUNCTION lease_assert(resource pg_catalog.text, owner pg_catalog.text)
 	RETURNS pg_catalog.int8
@@ -300,7 +300,7 @@ CREATE FUNCTION lease_protect("table" pg_catalog.regclass, resource_template pg_
 	RETURNS pg_catalog.void
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_protect(pg_catalog.regclass, pg_catalog.text, pg_catalog.text) IS
-	'make a table refuse writes by anyone who does not hold the lease of the row';
+	'make a table refuse writes to a row unless the writer holds the lease of the row';
 
 CREATE FUNCTION lease_unprotect("table" pg_catalog.regclass)
 	RETURNS pg_catalog.bool
@@ -312,13 +312,13 @@ CREATE FUNCTION lease_version()
 	RETURNS pg_catalog.trigger
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_version() IS
-	'trigger BEFORE UPDATE with the name of a version column: refuses stale writes, counts the column on for writers that do not mention it';
+	'trigger BEFORE UPDATE with the name of a version column: refuses stale writes, and increments the column for writers that do not mention it';
 
 CREATE FUNCTION lease_purge()
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_purge() IS
-	'remove what has been free for lease_lock.purge_after; how many rows';
+	'remove rows that have been free for lease_lock.purge_after; returns how many';
 REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
 /*
@@ -330,7 +330,7 @@ CREATE FUNCTION lease_session_ended(token pg_catalog.int8)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION lease_session_ended(pg_catalog.int8) IS
-	'whether the session is gone that acquired a lease for its own lifetime, with this token';
+	'whether the session of the lease with this token has ended';
 
 /* Times beyond the year 9999, which many clients cannot read, are shown as infinity. */
 CREATE VIEW lease_status AS
@@ -378,7 +378,7 @@ FROM lease_lock AS l
 	) AS c
 WHERE l.owner IS NOT NULL OR l.expires_at OPERATOR(pg_catalog.>) c.now;
 COMMENT ON VIEW lease_status IS
-	'leases that were granted and not released, or are kept for a while: who holds what until when';
+	'leases that were granted and not released, or are kept by min_hold: who holds which lease, and until when';
 REVOKE ALL ON lease_status FROM PUBLIC;
 GRANT SELECT ON lease_status TO PUBLIC;
 
@@ -406,7 +406,7 @@ SELECT
 	w.permits
 FROM lease_waiters() AS w;
 COMMENT ON VIEW lease_waiters IS
-	'who waits for which lease, in the order of their turn, and what blocks it';
+	'waiting sessions, in the order of their turn, and what blocks them';
 REVOKE ALL ON lease_waiters FROM PUBLIC;
 GRANT SELECT ON lease_waiters TO PUBLIC;
 
@@ -428,7 +428,7 @@ FROM (
 	WHERE w.resource IS NOT NULL
 ) AS c;
 COMMENT ON VIEW lease_contenders IS
-	'who holds each resource, in the order of the grants, and who waits for it, in the order of their turn';
+	'holders of each resource, in the order of the grants, and its waiters, in the order of their turn';
 REVOKE ALL ON lease_contenders FROM PUBLIC;
 GRANT SELECT ON lease_contenders TO PUBLIC;
 
@@ -552,7 +552,7 @@ BEGIN ATOMIC
 	FROM line AS l;
 END;
 COMMENT ON FUNCTION lease_wait_graph() IS
-	'who waits for whom, as a picture in the DOT language of Graphviz';
+	'graph of which owner waits for which, in the DOT language of Graphviz';
 
 /*
  * Watches: channels that are notified of events of leases. The creator is
@@ -568,28 +568,28 @@ CREATE TABLE lease_watch (
 SELECT pg_catalog.pg_extension_config_dump('lease_watch', '');
 REVOKE ALL ON lease_watch FROM PUBLIC;
 COMMENT ON TABLE lease_watch IS 'watches, as lease_watch() and lease_unwatch() keep them; read lease_watches instead';
-COMMENT ON COLUMN lease_watch.prefix IS 'how the names of the watched resources begin';
-COMMENT ON COLUMN lease_watch.channel IS 'channel of NOTIFY that is told';
-COMMENT ON COLUMN lease_watch.events IS 'events that are told';
-COMMENT ON COLUMN lease_watch.creator IS 'role that set up the watch; owners that it may see are told';
+COMMENT ON COLUMN lease_watch.prefix IS 'prefix of the names of the watched resources';
+COMMENT ON COLUMN lease_watch.channel IS 'channel of NOTIFY';
+COMMENT ON COLUMN lease_watch.events IS 'events to send notices of';
+COMMENT ON COLUMN lease_watch.creator IS 'role that set up the watch; notices contain owners that this role may see';
 
 CREATE FUNCTION lease_watch(prefix pg_catalog.text, channel pg_catalog.text, events pg_catalog.text[] DEFAULT NULL)
 	RETURNS pg_catalog.void
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_watch(pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
-	'have a channel notified of events of leases on resources whose names begin with a prefix: of these events, or of all but renewed';
+	'notify a channel of these events, or all except renewed, of leases on resources whose names begin with a prefix';
 REVOKE ALL ON FUNCTION lease_watch(pg_catalog.text, pg_catalog.text, pg_catalog.text[]) FROM PUBLIC;
 
 CREATE FUNCTION lease_unwatch(prefix pg_catalog.text, channel pg_catalog.text)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_unwatch(pg_catalog.text, pg_catalog.text) IS
-	'undo lease_watch; true when there was such a watch';
+	'remove a watch; true when there was such a watch';
 REVOKE ALL ON FUNCTION lease_unwatch(pg_catalog.text, pg_catalog.text) FROM PUBLIC;
 
 CREATE VIEW lease_watches AS
 SELECT w.prefix, w.channel, w.events, w.creator FROM lease_watch AS w;
-COMMENT ON VIEW lease_watches IS 'who is told what happens to leases';
+COMMENT ON VIEW lease_watches IS 'channels that are notified of events of leases';
 REVOKE ALL ON lease_watches FROM PUBLIC;
 
 CREATE FUNCTION lease_stats(
@@ -628,7 +628,7 @@ SELECT
 	s.stats_reset
 FROM lease_stats() AS s;
 COMMENT ON VIEW lease_stats IS
-	'what happened to the leases of this database since stats_reset, counted';
+	'counts of what happened to the leases of this database since stats_reset';
 REVOKE ALL ON lease_stats FROM PUBLIC;
 GRANT SELECT ON lease_stats TO PUBLIC;
 

@@ -26,10 +26,10 @@
 #define EXCLUSIVE_SLOT	0
 #define MAX_SLOT		32767
 
-/* Bytes in the name of a resource or owner: both of them fit an index entry. */
+/* Maximum length of the name of a resource or owner, in bytes. Both fit into one index entry. */
 #define MAX_NAME_LENGTH	1024
 
-/* Far from where timestamps end, whatever is added to the clock. */
+/* Maximum ttl. Added to the clock, it stays far below the end of the range of timestamps. */
 #define MAX_TTL_YEARS	100000
 #define MAX_TTL			((int64) MAX_TTL_YEARS * MONTHS_PER_YEAR * DAYS_PER_MONTH * USECS_PER_DAY)
 
@@ -41,13 +41,13 @@ typedef enum LeaseMode
 	MODE_PERMIT = 'p'			/* the same, but only up to a number of them */
 } LeaseMode;
 
-/* Whose life a lease is bound to, as the lock of that session shows. */
+/* State of the session that a lease ends with, as the locks of that session show. */
 typedef enum LeaseSession
 {
-	SESSION_NONE,				/* nobody's: time or a release ends it */
-	SESSION_MINE,				/* that of this backend */
-	SESSION_ALIVE,				/* of another backend */
-	SESSION_ENDED				/* gone, and the lease with it */
+	SESSION_NONE,				/* the lease does not end with a session */
+	SESSION_MINE,				/* it is the session of this backend */
+	SESSION_ALIVE,				/* it is the session of another backend */
+	SESSION_ENDED				/* it has ended, and so has the lease */
 } LeaseSession;
 
 /* The columns of a row of the lock table. */
@@ -62,11 +62,11 @@ typedef struct Lease
 	Oid			holder;			/* role that acquired it */
 	FullTransactionId xid;		/* transaction that granted it */
 	LeaseMode	mode;
-	int32		holds;			/* how often it has to be released */
-	int64		lock_delay;		/* time after an expiry in which nobody gets it */
-	TimestampTz hold_until;		/* an earlier release frees it only then; DT_NOBEGIN: none */
-	int32		session_pid;	/* process of the session that it ends with; 0: none */
-	LeaseSession session;		/* not stored: what became of that session */
+	int32		holds;			/* number of releases that end it */
+	int64		lock_delay;		/* time after its expiry during which it is not granted */
+	TimestampTz hold_until;		/* not free before, even if released; DT_NOBEGIN: no such time */
+	int32		session_pid;	/* process whose session it ends with; 0: none */
+	LeaseSession session;		/* state of that session; not stored */
 	Datum		payload;		/* jsonb; 0: none */
 } Lease;
 
@@ -89,8 +89,9 @@ typedef struct LeaseRow
 } LeaseRow;
 
 /*
- * All rows of a resource, the highest slot first. A value: it stays good until
- * the memory context goes. Must not be copied, since row may point to first.
+ * All rows of a resource, the highest slot first. It stays valid until its
+ * memory context is reset. It must not be copied, since row may point to
+ * first.
  */
 typedef struct LeaseRows
 {
@@ -101,7 +102,7 @@ typedef struct LeaseRows
 	bool		same_moment;	/* no transaction ended during the look */
 } LeaseRows;
 
-/* Whose lease is meant: that of an owner, that with a token, or both. */
+/* Which lease is meant: that of an owner, that with a token, or both. */
 typedef struct Claim
 {
 	const text *owner;			/* NULL: any owner */
@@ -113,7 +114,7 @@ typedef enum IfOwn
 {
 	IF_OWN_REFUSE,
 	IF_OWN_RENEW,				/* let it last for ttl from now */
-	IF_OWN_COUNT				/* grant it again, to be released as often */
+	IF_OWN_COUNT				/* grant it again; it must be released as many times */
 } IfOwn;
 
 /* A ttl without an end, of a lease that ends with its session. */
@@ -129,24 +130,24 @@ typedef struct LeaseRequest
 	text	   *owner;
 	int64		ttl;
 	LeaseMode	mode;
-	int			permits;		/* leases that there may be beside each other; of MODE_PERMIT */
+	int			permits;		/* maximum number of leases at a time; not for MODE_EXCLUSIVE */
 	IfOwn		if_own;
 	int64		min_hold;		/* or NOT_GIVEN */
 	int64		lock_delay;		/* or NOT_GIVEN */
 	Datum		payload;		/* jsonb; 0: none */
-	bool		session;		/* let it end with this session */
-	bool		explain;		/* tell who holds it when it is refused */
+	bool		session;		/* let the lease end with this session */
+	bool		explain;		/* if refused, tell who holds the lease */
 } LeaseRequest;
 
 typedef enum GrantResult
 {
 	GRANTED,
-	REFUSED_HELD,				/* by somebody, until a time */
-	REFUSED_BUSY,				/* an open transaction has to end first */
+	REFUSED_HELD,				/* held or kept until a time */
+	REFUSED_OPEN,				/* an open transaction has to end first */
 	REFUSED_QUEUE				/* free, but others have waited for longer */
 } GrantResult;
 
-/* Why it was refused, or what is special about a grant, for the caller to know. */
+/* Why a request was refused, or what is special about a grant. The caller is told. */
 typedef enum GrantReason
 {
 	REASON_NONE,
@@ -155,11 +156,11 @@ typedef enum GrantReason
 	REASON_QUEUE,				/* others have waited for longer */
 	REASON_OWN,					/* the owner itself has a lease that excludes it */
 	REASON_FAILOVER,			/* a new era began a short while ago */
-	REASON_RENEWED,				/* the owner had it, and has it for longer now */
-	REASON_COUNTED				/* the owner had it, and has to release it once more */
+	REASON_RENEWED,				/* the owner had it already, and it was renewed */
+	REASON_COUNTED				/* the owner had it already, and must release it once more */
 } GrantReason;
 
-/* What came of a try. */
+/* Outcome of a try. */
 typedef struct GrantOutcome
 {
 	GrantResult result;
@@ -169,8 +170,8 @@ typedef struct GrantOutcome
 	int64		token;			/* GRANTED */
 	TimestampTz expires_at;
 	TimestampTz held_until;		/* REFUSED_HELD: when to look again, else DT_NOEND */
-	bool		open;			/* transactions have some of what is wanted */
-	TransactionId transaction;	/* REFUSED_BUSY: the one to wait for */
+	bool		open;			/* open transactions are among the obstacles */
+	TransactionId transaction;	/* REFUSED_OPEN: the one to wait for */
 	text	   *blocked_by;		/* owner, if the request asks to explain */
 	Oid			blocked_role;
 } GrantOutcome;

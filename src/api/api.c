@@ -3,8 +3,9 @@
  * api.c
  *		The functions that SQL calls: arguments in, checks, results out.
  *
- * None is STRICT: a NULL is an error of the caller, who would otherwise take
- * a silent NULL for "not granted" or, worse, not look.
+ * None of them is STRICT. A STRICT function returns NULL for a NULL argument,
+ * and a caller would take that for "not granted", or not look at all. So a
+ * NULL argument is an error.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,7 +30,7 @@
 #include "grant/quota.h"
 #include "lease/lease.h"
 
-/* Names in an array. */
+/* Maximum number of names in an array. */
 #define MAX_RESOURCES	10000
 
 PG_FUNCTION_INFO_V1(lease_acquire);
@@ -48,7 +49,7 @@ PG_FUNCTION_INFO_V1(lease_assert);
 PG_FUNCTION_INFO_V1(lease_assert_token);
 PG_FUNCTION_INFO_V1(lease_purge);
 
-/* Refuse to write where nothing can be written. */
+/* Fail in a read-only transaction, in a parallel worker and during recovery. */
 void
 require_writable(const char *function)
 {
@@ -63,10 +64,10 @@ refuse_null(const char *what)
 	ereport(ERROR,
 			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 			 errmsg("%s of a lease must not be null", what),
-			 errhint("Name it with a text of 1 to %d bytes.", MAX_NAME_LENGTH)));
+			 errhint("Give a name of 1 to %d bytes.", MAX_NAME_LENGTH)));
 }
 
-/* The name of a resource or an owner. */
+/* Check the name of a resource or an owner. */
 static text *
 check_name(text *name, const char *what)
 {
@@ -76,17 +77,17 @@ check_name(text *name, const char *what)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s of a lease must not be empty", what),
-				 errhint("Name it with a text of 1 to %d bytes.", MAX_NAME_LENGTH)));
+				 errhint("Give a name of 1 to %d bytes.", MAX_NAME_LENGTH)));
 	if (length > MAX_NAME_LENGTH)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s of a lease must not be longer than %d bytes", what, MAX_NAME_LENGTH),
 				 errdetail("It has %d bytes.", length),
-				 errhint("Name it with a digest, for example encode(sha256(convert_to(name, 'UTF8')), 'hex').")));
+				 errhint("Use a digest as the name, for example encode(sha256(convert_to(name, 'UTF8')), 'hex').")));
 	return name;
 }
 
-/* Get such a name from argument number argno. */
+/* Get the name of a resource or an owner from argument number argno. */
 text *
 name_arg(FunctionCallInfo fcinfo, int argno, const char *what)
 {
@@ -106,7 +107,7 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("ttl of %s must not be null", which_lease(resource)),
-				 errhint("A lease that is to last for long takes a long ttl and is released by hand.")));
+				 errhint("For a lease that lasts until it is released, give a long ttl.")));
 
 	ttl = PG_GETARG_INTERVAL_P(argno);
 	if (!interval_to_usecs(ttl, &usecs) || usecs <= 0 || usecs > MAX_TTL)
@@ -119,7 +120,7 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 	return usecs;
 }
 
-/* Get the time to wait, in microseconds; negative for ever. */
+/* Get the time to wait, in microseconds; negative: without limit. */
 int64
 wait_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 {
@@ -135,7 +136,7 @@ wait_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("wait for the lease on \"%s\" is out of range: %s", text_to_cstring(resource),
 						DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(wait)))),
-				 errhint("Give an interval of zero to %d years, or NULL to wait for as long as it takes.",
+				 errhint("Give an interval of zero to %d years, or NULL to wait without limit.",
 						 MAX_TTL_YEARS)));
 	return usecs;
 }
@@ -148,11 +149,11 @@ token_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("token of the lease on \"%s\" must not be null", text_to_cstring(resource)),
-				 errhint("lease_token() is null when that owner does not hold the lease.")));
+				 errhint("lease_token() returns null if that owner does not hold the lease.")));
 	return PG_GETARG_INT64(argno);
 }
 
-/* Ask for a lease and say no more than whether it was granted. */
+/* Request a lease. Returns only whether it was granted. */
 static Datum
 acquire(LeaseRequest *request, int64 wait)
 {
@@ -201,7 +202,7 @@ permits_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 				 PG_ARGISNULL(argno) ?
 				 errmsg("number of permits for \"%s\" must not be null", text_to_cstring(resource)) :
 				 errmsg("number of permits for \"%s\" is out of range: %d", text_to_cstring(resource), permits),
-				 errhint("Say how many owners may have one at a time: 1 to %d.", MAX_SLOT)));
+				 errhint("Give the number of owners that may have a permit at a time: 1 to %d.", MAX_SLOT)));
 	return permits;
 }
 
@@ -233,7 +234,7 @@ compare_names(const void *a, const void *b)
 	return order != 0 ? order : (int) VARSIZE_ANY_EXHDR(x) - (int) VARSIZE_ANY_EXHDR(y);
 }
 
-/* Get an array of different resources from argument number argno. */
+/* Get an array of resources, each named once, from argument number argno. */
 Resources
 resources_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -308,7 +309,7 @@ lease_acquire_any(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(request.resource);
 }
 
-/* Get the mode, and with it the number of permits, from the arguments from argno on. */
+/* Get the mode and the number of permits from arguments argno and argno + 1. */
 static void
 mode_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 {
@@ -328,14 +329,14 @@ mode_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 	else if (!PG_ARGISNULL(argno + 1))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("a number of permits for \"%s\" goes with mode permit only",
+				 errmsg("number of permits for \"%s\" can be given only with mode permit",
 						text_to_cstring(request->resource)),
-				 errhint("Leave it out, or ask for a permit.")));
+				 errhint("Leave it out, or use mode permit.")));
 	else if (request->mode == MODE_SHARED)
 		request->permits = MAX_SLOT;
 }
 
-/* Get a span of time that may be left out, in microseconds, from argument number argno. */
+/* Get an interval that may be left out, in microseconds, from argument number argno. */
 static int64
 span_arg(FunctionCallInfo fcinfo, int argno, const char *what, int64 max, text *resource)
 {
@@ -349,7 +350,7 @@ span_arg(FunctionCallInfo fcinfo, int argno, const char *what, int64 max, text *
 				 errmsg("%s of the lease on \"%s\" is out of range: %s", what, text_to_cstring(resource),
 						DatumGetCString(DirectFunctionCall1(interval_out, PG_GETARG_DATUM(argno)))),
 				 max < MAX_TTL ?
-				 errhint("Give an interval of zero to the ttl of the lease.") :
+				 errhint("Give an interval between zero and the ttl of the lease.") :
 				 errhint("Give an interval of zero to %d years.", MAX_TTL_YEARS)));
 	return usecs;
 }
@@ -363,7 +364,7 @@ usecs_to_interval(int64 usecs)
 	return IntervalPGetDatum(interval);
 }
 
-/* What to do with a lease of the owner's own, from argument number argno. */
+/* Get what to do if the owner already has the lease, from argument number argno. */
 static IfOwn
 if_own_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 {
@@ -378,14 +379,14 @@ if_own_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 	ereport(ERROR,
 			(errcode(if_own == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
 			 if_own == NULL ?
-			 errmsg("if_own must not be null for the lease on \"%s\"", text_to_cstring(resource)) :
-			 errmsg("if_own is unknown for the lease on \"%s\": \"%s\"", text_to_cstring(resource), if_own),
+			 errmsg("if_own for the lease on \"%s\" must not be null", text_to_cstring(resource)) :
+			 errmsg("if_own for the lease on \"%s\" is unknown: \"%s\"", text_to_cstring(resource), if_own),
 			 errhint("Give refuse, renew or count.")));
 }
 
 /*
- * Get the ttl of a lease that may end with its session, from the arguments
- * ttl_argno and session_argno. Such a lease needs no other end.
+ * Get the ttl and the option session from arguments ttl_argno and
+ * session_argno. A lease that ends with its session needs no ttl.
  */
 static void
 session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseRequest *request)
@@ -393,7 +394,7 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 	if (PG_ARGISNULL(session_argno))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("session must not be null for the lease on \"%s\"", text_to_cstring(request->resource)),
+				 errmsg("session for the lease on \"%s\" must not be null", text_to_cstring(request->resource)),
 				 errhint("Give true or false.")));
 	request->session = PG_GETARG_BOOL(session_argno);
 	if (request->session && PG_ARGISNULL(ttl_argno))
@@ -406,11 +407,13 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 }
 
 /*
- * Get the ttl, and from the arguments from argno on the options of a request:
- * mode, permits, if_own, min_hold, lock_delay, payload, session.
+ * Get the ttl from argument ttl_argno, and the options of a request from the
+ * arguments from argno on: mode, permits, if_own, min_hold, lock_delay,
+ * payload, session.
  *
- * Nobody knows when a session ended: so a lease that ends with one can have
- * no lock_delay.
+ * A lock_delay begins when the lease expires. It is not recorded when a
+ * session ended, so a lease that ends with its session cannot have a
+ * lock_delay.
  */
 void
 request_options(FunctionCallInfo fcinfo, int ttl_argno, int argno, LeaseRequest *request)
@@ -580,7 +583,7 @@ lease_assert_token(PG_FUNCTION_ARGS)
 /*
  * lease_token(resource text, owner text) returns bigint
  *
- * Only reads, so it answers in a read-only transaction and on a standby too.
+ * Only reads, so it works in a read-only transaction and on a standby, too.
  */
 Datum
 lease_token(PG_FUNCTION_ARGS)
@@ -615,7 +618,8 @@ lease_transfer(PG_FUNCTION_ARGS)
 /*
  * lease_break(resource text) returns boolean
  *
- * For administrators: asks for no owner and no role.
+ * For administrators: needs neither the name of the owner nor the privileges
+ * of the role that acquired the lease.
  */
 Datum
 lease_break(PG_FUNCTION_ARGS)

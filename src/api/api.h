@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * api.h
- *		What the files of SQL-callable functions share.
+ *		Types and functions that the files of this folder share.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,7 +12,7 @@
 
 #include "lease_lock.h"
 
-/* Some resources, in two orders. */
+/* Resources, in the order given and sorted. */
 typedef struct Resources
 {
 	int			number;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * api_lease.c
- *		The functions for holders that came after those of api.c.
+ *		More functions for holders of leases.
  *
  *-------------------------------------------------------------------------
  */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * api_wait.c
- *		The procedure that waits without a transaction, and who waits.
+ *		lease_wait(), which waits without a transaction, and lease_waiters().
  *
  *-------------------------------------------------------------------------
  */
@@ -31,15 +31,16 @@ PG_FUNCTION_INFO_V1(lease_waiters);
 static Oid	calling_role;
 
 /*
- * End the transaction, and its snapshot, before the procedure goes to sleep. It
- * takes SET LOCAL ROLE with it: the lease would be granted to another role
- * than the one that asked, depending on whether it had to wait.
+ * End the transaction, and its snapshot, before the procedure sleeps. The end
+ * of the transaction also ends SET LOCAL ROLE. The lease would then go to
+ * another role than the one that asked for it, but only if the call had to
+ * wait. So that is an error.
  */
 static void
 commit_before_sleep(void)
 {
 	SPI_commit();
-	require_writable("lease_wait()");	/* so is every transaction of the call */
+	require_writable("lease_wait()");	/* checked in each transaction of the call */
 	if (GetUserId() != calling_role)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
@@ -48,7 +49,7 @@ commit_before_sleep(void)
 				 errhint("Use SET ROLE.")));
 }
 
-/* Acquire a lease, waiting without a transaction. Arguments 0 to 3 are as for all of these functions. */
+/* Acquire a lease, waiting without a transaction. Argument 3 is the time to wait. */
 static GrantOutcome
 wait_for_lease(FunctionCallInfo fcinfo, LeaseRequest *request)
 {
@@ -76,7 +77,7 @@ request_args(FunctionCallInfo fcinfo)
 
 	request.resource = name_arg(fcinfo, 0, "resource");
 	request.owner = name_arg(fcinfo, 2, "owner");
-	wait_arg(fcinfo, 3, request.resource);	/* checked in this order */
+	wait_arg(fcinfo, 3, request.resource);	/* check it before the other options */
 	return request;
 }
 
@@ -130,15 +131,15 @@ mode_name(LeaseMode mode)
 	return mode == MODE_EXCLUSIVE ? "exclusive" : mode == MODE_SHARED ? "shared" : "permit";
 }
 
-/* A waiter in the list, which is in the order of turns. */
+/* A waiter in a list that is in the order of turns. */
 typedef struct ListedWaiter
 {
 	const WaiterInfo *waiter;
-	int			position;		/* among those who wait for the same resource */
+	int			position;		/* among the waiters for the same resource */
 	Obstacles	obstacles;
 } ListedWaiter;
 
-/* Add a waiter to those before it. What is in the way of one is in the way of the next. */
+/* Append a waiter to the list. Waiters for the same resource in the same mode have the same obstacles. */
 static List *
 list_waiter(List *listed, LeaseStore *store, const WaiterInfo *waiter)
 {
@@ -176,7 +177,7 @@ put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 	values[3] = ObjectIdGetDatum(waiter->role);
 	values[4] = TimestampTzGetDatum(clock_wall_time(waiter->since));
 	values[5] = Int32GetDatum(listed->position);
-	isnull[5] = several;		/* it stands in several lines */
+	isnull[5] = several;		/* it is in several lines */
 	values[6] = TimestampTzGetDatum(readable_time(clock_wall_time(waiter->deadline)));
 	values[7] = lease == NULL ? (Datum) 0 : PointerGetDatum(lease->owner);
 	isnull[7] = lease == NULL || !may_see_owner(lease->holder);
@@ -192,7 +193,7 @@ put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 /*
  * lease_waiters() returns setof record
  *
- * Owners are shown like in lease_status: to those who may see them.
+ * As in lease_status, an owner is shown only to roles that may see it.
  */
 Datum
 lease_waiters(PG_FUNCTION_ARGS)

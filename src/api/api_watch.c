@@ -44,7 +44,7 @@ channel_arg(FunctionCallInfo fcinfo, int argno)
 				(errcode(channel == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
 				 channel == NULL ? errmsg("channel of a watch must not be null") :
 				 errmsg("channel of a watch is empty or too long: \"%s\"", text_to_cstring(channel)),
-				 errhint("Give the name that is listened to: 1 to %d bytes.", NAMEDATALEN - 1)));
+				 errhint("Give the name of a channel, as in LISTEN: 1 to %d bytes.", NAMEDATALEN - 1)));
 	return channel;
 }
 
@@ -60,7 +60,7 @@ event_by_name(const char *name)
 			 errhint("The events are granted, taken_over, renewed, released, transferred, downgraded, broken, expired and wanted.")));
 }
 
-/* Get the events to tell from argument number argno. */
+/* Get the events to watch from argument number argno. */
 static uint32
 events_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -77,8 +77,8 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 	if (events == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("there is no event to watch"),
-				 errhint("Give the names of events, or NULL for all but renewed.")));
+				 errmsg("no event to watch is given"),
+				 errhint("Give the names of events, or NULL for all events except renewed.")));
 	return events;
 }
 

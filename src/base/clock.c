@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * The clock that leases go by.
+ * The clock that leases are dated by.
  *
  * Leases are dated by lease time, which is read at the moment when it matters.
  * now() would be the start of the transaction, which may be long ago.
  *
  * Lease time is CLOCK_BOOTTIME plus an offset. That clock cannot be set, it
- * goes on while the machine is suspended, and NTP adjusts its rate together
+ * continues while the machine is suspended, and NTP adjusts its rate together
  * with that of the wall clock. So the two clocks agree until the wall clock is
  * stepped, and then only the wall clock moves.
  *
@@ -178,7 +178,7 @@ clock_report_step(void)
 						(difference < 0 ? -difference : difference) / (double) USECS_PER_SEC,
 						difference < 0 ? "behind" : "ahead of"),
 				 errdetail("Somebody stepped the wall clock. Leases end when they would have ended without the step."),
-				 errhint("When the machine restarts, or another server takes over, leases that are held then end %s by that much.",
+				 errhint("After a restart of the machine or a failover, the leases that are held at that time end %s by that much.",
 						 difference < 0 ? "later" : "earlier")));
 }
 
@@ -251,7 +251,7 @@ load_offset(const char *boot_id)
 				 errdetail("Lease time starts from the wall clock.")));
 	else if (strcmp(saved_id, boot_id) != 0)
 		ereport(LOG,
-				(errmsg("file \"%s\" is of another machine, or from before this one was booted", CLOCK_FILE),
+				(errmsg("file \"%s\" was written on another machine, or before the last boot of this one", CLOCK_FILE),
 				 errdetail("Lease time starts from the wall clock.")));
 	else
 		return true;
@@ -307,7 +307,7 @@ clock_init(void)
 		start_steady_clock();
 
 	DefineCustomEnumVariable("lease_lock.clock",
-							 "Shows which clock leases go by: \"steady\", which nobody can step, or \"wall\".",
+							 "Shows the clock that leases are dated by: \"steady\", which cannot be stepped, or \"wall\".",
 							 NULL,
 							 &clock_source,
 							 clock_source,

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * clock.h
- *		Lease time, wall time and the time that waits go by.
+ *		Lease time, wall time, and the monotonic clock of waits.
  *
  *-------------------------------------------------------------------------
  */

@@ -4,9 +4,9 @@
  *		Points of the code at which races with other sessions are likely.
  *
  * With -DLEASE_LOCK_RACES, each race point sometimes waits for a random time.
- * So races happen in minutes that otherwise take days. A test can also stop a
- * session at a point that it names. scripts/check-races builds and tests that
- * way. Otherwise race points are nothing.
+ * So a race that otherwise takes days to happen happens within minutes. A test
+ * can also stop a session at a point that it names. scripts/check-races builds
+ * and tests that way. In other builds, race points do nothing.
  *
  *-------------------------------------------------------------------------
  */

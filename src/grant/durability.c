@@ -3,23 +3,23 @@
  * durability.c
  *		What a commit waits for when its transaction changed leases.
  *
- * A grant or renewal that is lost after its holder was told has two holders. So
- * the commit waits for the disk, and for the synchronous standbys, even when
- * synchronous_commit of the session would not.
+ * If a grant or renewal is lost after its holder was told, the lease can have
+ * two holders. So the commit waits for the disk, and for the synchronous
+ * standbys, even if synchronous_commit of the session would not.
  *
  * A lost release only keeps the lease until it expires. So the commit of a
- * transaction that did nothing but release leases does not wait, even when
+ * transaction that did nothing but release leases does not wait, even if
  * synchronous_commit of the session would. The transaction did nothing else if
  *
- * - it had no transaction id when the release began, for whatever has to
- *   survive a crash takes one, sequences included; or the last WAL record was
- *   that of an earlier release, of which the same is true; and
- * - the last WAL record before the commit is that of the last release.
+ * - it had no transaction id when its first release began. Every change that
+ *   must survive a crash assigns one, even nextval().
+ * - the last WAL record before each later release, and before the commit, is
+ *   that of the release before.
  *
- * What the release logs on its way, such as the pruning of a page, is its own.
- * The same done by a read after it counts as something else: that costs a
- * flush, no more. A NOTIFY, and changes of temporary and unlogged tables, have
- * no WAL, and do not survive a crash anyway.
+ * WAL that a release writes on its way, for example when it prunes a page,
+ * belongs to the release. WAL of a read after the release does not: then the
+ * commit waits, which does no harm. NOTIFY and changes of temporary and
+ * unlogged tables write no WAL, and do not survive a crash anyway.
  *
  * Both are done by setting synchronous_commit, for this transaction only, right
  * before the commit. The server puts it back, however the transaction ends.
@@ -27,8 +27,8 @@
  * A transaction that is prepared is flushed anyway; its state waits for the
  * standbys as a commit does. COMMIT PREPARED waits for the standbys as the
  * session that runs it says. That loses no lease: a server that lacks the
- * commit record still has the prepared transaction, which is in the way of
- * everybody else.
+ * commit record still has the prepared transaction, which blocks every other
+ * request for the lease.
  *
  *-------------------------------------------------------------------------
  */
@@ -69,14 +69,14 @@ static Durability wanted = DURABLE_OFF; /* highest that a write asked for */
 static XLogRecPtr release_end = InvalidXLogRecPtr;	/* of the last release */
 static bool only_releases = false;	/* nothing but releases up to that point */
 
-/* Is what the transaction has logged so far that of releases? */
+/* Has the transaction written no WAL so far but that of releases? */
 static bool
 released_only(void)
 {
 	return only_releases && release_end != InvalidXLogRecPtr && release_end == XactLastRecEnd;
 }
 
-/* What the level is called in synchronous_commit. */
+/* The value of synchronous_commit for a level. */
 static const char *
 level_name(SyncCommitLevel level)
 {
@@ -155,7 +155,7 @@ durability_init(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("lease_lock.flush_releases",
-							 "Makes a transaction that only releases leases wait as synchronous_commit says.",
+							 "Makes the commit of a transaction that only releases leases wait as synchronous_commit says.",
 							 NULL,
 							 &flush_releases,
 							 false,

@@ -8,7 +8,7 @@
 #ifndef LEASE_LOCK_DURABILITY_H
 #define LEASE_LOCK_DURABILITY_H
 
-/* Define the settings and watch for the ends of transactions. */
+/* Define the settings, and register a callback for the end of transactions. */
 extern void durability_init(void);
 
 /* Note that the transaction granted, renewed or transferred a lease. */

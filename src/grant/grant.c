@@ -36,7 +36,7 @@ refused_queue(void)
 	return (GrantOutcome) {.result = REFUSED_QUEUE, .reason = REASON_QUEUE, .held_until = DT_NOEND};
 }
 
-/* What to tell a caller whose request cannot be granted now. */
+/* The reason of a refusal, for the caller. */
 static GrantReason
 refusal_reason(const Decision *decision)
 {
@@ -51,7 +51,7 @@ static GrantOutcome
 refused(const LeaseRequest *request, const Decision *decision)
 {
 	GrantOutcome outcome = {
-		.result = TransactionIdIsValid(decision->transaction) ? REFUSED_BUSY : REFUSED_HELD,
+		.result = TransactionIdIsValid(decision->transaction) ? REFUSED_OPEN : REFUSED_HELD,
 		.reason = refusal_reason(decision),
 		.own_lease = decision->own_lease,
 		.held_until = decision->until,
@@ -81,7 +81,7 @@ granted(const Lease *lease, const Lease *former)
 	};
 }
 
-/* When does a lease end that begins now? */
+/* The end of a lease that begins now. */
 static TimestampTz
 end_of_lease(const LeaseRequest *request, TimestampTz now)
 {
@@ -151,23 +151,23 @@ write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *row
 	return true;
 }
 
-/* The owner acquires once more what it holds, to release it once more. */
+/* Count one more acquisition of a lease that the owner holds. It must be released once more, too. */
 static void
 count_once_more(Lease *lease, const LeaseRequest *request, TimestampTz now)
 {
 	if (lease->holds == PG_INT32_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("lease on \"%s\" was acquired too often by the same owner",
+				 errmsg("lease on \"%s\" was acquired too many times by the same owner",
 						text_to_cstring(request->resource)),
-				 errhint("Release it as often as it is acquired.")));
+				 errhint("Release it as many times as it is acquired.")));
 	lease->holds++;
 	lease->expires_at = Max(lease->expires_at, end_of_lease(request, now));
 	if (request->min_hold > 0)
 		lease->hold_until = Max(lease->hold_until, now + request->min_hold);
 }
 
-/* The lease of the owner goes on as it is asked for now. What is not given stays. */
+/* Change the owner's lease to what the request asks for. What the request leaves out stays. */
 static void
 renew_as_requested(Lease *lease, const LeaseRequest *request, TimestampTz now)
 {
@@ -178,7 +178,7 @@ renew_as_requested(Lease *lease, const LeaseRequest *request, TimestampTz now)
 		lease->lock_delay = request->lock_delay;
 }
 
-/* The owner acquires what it holds. Its transactions may rely on it meanwhile. */
+/* Grant the owner a lease that it holds already, even if transactions rely on that lease. */
 static GrantOutcome
 write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow *row, TimestampTz now)
 {
@@ -231,8 +231,8 @@ may_reacquire(Decision *decision)
 
 /*
  * Will the lease probably be granted, so that a look without the resource lock
- * is not worth its time? That is so for a waiter that was called, and if the
- * row that this session wrote last is that of a free exclusive lease.
+ * can be left out? That is so for a waiter that was called, and if the row that
+ * this session wrote last is that of a free exclusive lease.
  */
 static bool
 seems_free(LeaseStore *store, const LeaseRequest *request)
@@ -247,9 +247,10 @@ seems_free(LeaseStore *store, const LeaseRequest *request)
 }
 
 /*
- * Decide by a look without the resource lock: what is refused here has cost no
- * more than reading. Rows of several leases can be from different moments, at
- * none of which all of them were held; then only a look under the lock can tell.
+ * Decide by a look without the resource lock, so that a refusal costs no more
+ * than reading. Returns false if the request needs a look under the lock. That
+ * is also the case if the rows of several leases were read at different
+ * moments: perhaps there was no moment at which all of them were held.
  */
 static bool
 is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome *outcome)
@@ -275,7 +276,7 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 	return true;
 }
 
-/* Does lease_lock.failover_wait put off all grants? */
+/* Does lease_lock.failover_wait delay all grants now? */
 static bool
 is_too_early(LeaseStore *store, GrantOutcome *outcome)
 {
@@ -288,12 +289,12 @@ is_too_early(LeaseStore *store, GrantOutcome *outcome)
 }
 
 /*
- * Grant the lease if it can be had now. Never waits for a transaction: what one
- * is changing counts as held.
+ * Grant the lease if that is possible now. Never waits for a transaction: a
+ * row that another transaction is changing counts as held.
  *
- * The clock is read after the lock and before the look. A transaction
- * that the look does not show to have asserted the lease will read the clock
- * later, when it asserts, and find the lease expired, too.
+ * The clock is read after the lock and before the look. If another transaction
+ * has not asserted the expired lease by the time of the look, its assertion
+ * reads the clock later, and finds the lease expired, too.
  */
 GrantOutcome
 try_grant(LeaseStore *store, const LeaseRequest *request)

@@ -41,8 +41,8 @@ static void
 define_settings(void)
 {
 	DefineCustomRealVariable("lease_lock.max_ttl",
-							 "Longest ttl that a lease may be acquired or renewed for.",
-							 "0 sets no limit.",
+							 "Maximum ttl of a grant or renewal.",
+							 "0 means no limit.",
 							 &max_ttl,
 							 0, 0, MAX_MAX_TTL,
 							 PGC_SUSET,
@@ -50,8 +50,8 @@ define_settings(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomIntVariable("lease_lock.max_leases_per_owner",
-							"Number of leases that an owner may hold at a time.",
-							"0 sets no limit. With one, every grant reads the whole lock table.",
+							"Maximum number of leases that an owner may hold at a time.",
+							"0 means no limit. With a limit, every grant reads the whole lock table.",
 							&max_leases_per_owner,
 							0, 0, INT_MAX,
 							PGC_SUSET,
@@ -73,13 +73,13 @@ refuse_hidden_limit(void)
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied to acquire or renew leases in this session"),
-			 errdetail("It asked for lease_lock.max_ttl or lease_lock.max_leases_per_owner when it connected, without the privilege to set them."),
-			 errhint("Connect again without that option.")));
+			 errdetail("It was started with a value for lease_lock.max_ttl or lease_lock.max_leases_per_owner, without the privilege to set it."),
+			 errhint("Connect again without that setting.")));
 }
 
 /*
- * The name in messages for the lease on a resource or, without a resource, for
- * all leases of an owner.
+ * How messages name the lease on a resource or, without a resource, all leases
+ * of an owner.
  */
 char *
 which_lease(const text *resource)
@@ -102,7 +102,7 @@ require_ttl_allowed(const text *resource, const char *what, int64 ttl)
 				 errmsg("%s of %s is longer than allowed", what, which_lease(resource)),
 				 errdetail("Setting \"lease_lock.max_ttl\" is %s.",
 						   GetConfigOptionByName("lease_lock.max_ttl", NULL, false)),
-				 errhint("Take a shorter ttl and renew the lease in time, or ask a superuser to raise the setting.")));
+				 errhint("Use a shorter ttl and renew the lease in time, or ask a superuser to raise the setting.")));
 }
 
 /* Filter: leases of this owner that are held at this time. */
@@ -166,8 +166,8 @@ require_lease_allowed(const text *resource, const text *owner)
 
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("lease on \"%s\" is one too many for its owner", text_to_cstring(resource)),
+			 errmsg("too many leases for the owner of the lease on \"%s\"", text_to_cstring(resource)),
 			 errdetail("Setting \"lease_lock.max_leases_per_owner\" is %d. "
-					   "Leases of transactions that are still open count.", max_leases_per_owner),
+					   "Leases of open transactions count, too.", max_leases_per_owner),
 			 errhint("Release another lease of this owner first, or ask a superuser to raise the setting.")));
 }

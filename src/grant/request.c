@@ -3,10 +3,10 @@
  * request.c
  *		Acquiring leases: trying, waiting, any of several, all of several.
  *
- * A refusal tells where to wait. Behind an open transaction, the session waits
- * in the lock manager, where the server sees deadlocks. Behind a committed
- * lease, it waits in the queue. Either way it tries again after that: see
- * wait.h.
+ * The refusal determines where to wait. Behind an open transaction, the
+ * session waits in the lock manager, where the server sees deadlocks. Behind a
+ * committed lease, it waits in the queue. Either way it tries again after
+ * that: see wait.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -46,9 +46,9 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 		request->resource = resources[i];
 		do
 			outcome = try_grant(store, request);
-		while (outcome.result == REFUSED_BUSY && purge_is_brief(outcome.transaction, &patience));
+		while (outcome.result == REFUSED_OPEN && purge_is_brief(outcome.transaction, &patience));
 		held_until = Min(held_until, outcome.held_until);
-		open |= outcome.open || outcome.result == REFUSED_BUSY;
+		open |= outcome.open || outcome.result == REFUSED_OPEN;
 	}
 	store_close(store);
 
@@ -136,7 +136,7 @@ typedef struct AllGrant
 	bool		granted;
 } AllGrant;
 
-/* Let an exclusive lease that this call was granted begin now. */
+/* Let the ttl of an exclusive lease that this call was granted begin now. */
 static void
 restart_lease(LeaseStore *store, const LeaseRequest *request)
 {
@@ -149,7 +149,7 @@ restart_lease(LeaseStore *store, const LeaseRequest *request)
 	store_look(store, request->resource, &rows);
 	claimed = find_claimed(&rows, &claim, ACTION_PROLONG, clock_now());
 	if (claimed.row == NULL)
-		elog(ERROR, "lost a lease of the own transaction");
+		elog(ERROR, "could not find a lease that this transaction acquired");
 	lease = claimed.row->lease;
 	lease.granted_at = clock_now();
 	lease.expires_at = lease.granted_at + request->ttl;
@@ -163,7 +163,7 @@ take_all(void *arg)
 {
 	AllGrant   *all = arg;
 	int64		deadline = all->wait > 0 ? clock_monotonic() + all->wait : 0;
-	int			nstale = 0;		/* leases before this one lost time during a wait */
+	int			nstale = 0;		/* number of leases that were granted before the last wait */
 	LeaseStore *store;
 
 	for (int i = 0; i < all->nresources; i++)

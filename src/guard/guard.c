@@ -47,7 +47,7 @@ typedef struct Guard
 	bool		hides_name;		/* whether errors must not show the name */
 } Guard;
 
-/* An owner, and the role that set it; invalid: the value came with the session. */
+/* An owner, and the role that set it. The role is invalid if the session was started with the value. */
 typedef struct OwnerSetting
 {
 	Oid			set_by;
@@ -140,8 +140,8 @@ guard_init(void)
 	defining = false;
 
 	DefineCustomStringVariable("lease_lock.token",
-							   "Token that the leases must have under which protected tables are written.",
-							   "Any, when it is empty.",
+							   "Token of the leases under which protected tables are written.",
+							   "If it is empty, any token will do.",
 							   &token_setting,
 							   "",
 							   PGC_USERSET,
@@ -255,8 +255,8 @@ assert_for_row(Guard *guard, Relation table, const text *resource)
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("no owner is named for the lease on %s", asserted_name(resource, &asserter)),
 				 errdetail("The setting \"lease_lock.owner\" is empty."),
-				 errhint("Acquire the lease, and in the transaction that writes "
-						 "SET LOCAL lease_lock.owner to its owner.")));
+				 errhint("Acquire the lease, and in the transaction that writes, "
+						 "set lease_lock.owner to its owner with SET LOCAL.")));
 
 	claim.owner = (const text *) session_owner->owner;
 	assert_lease(resource, &claim, &asserter);

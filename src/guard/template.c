@@ -193,7 +193,7 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_COLUMN_REFERENCE),
 				 errmsg("column \"%s\" of lease template \"%s\" is a generated column", name, text),
-				 errdetail("It is computed after the lease is looked at."),
+				 errdetail("Its value is computed after the trigger has checked the lease."),
 				 errhint("Use the columns that it is computed from.")));
 
 	part->column = number;
@@ -249,14 +249,14 @@ template_for_table(const char *text, Relation table)
 			c++;
 		}
 		else if (*c == '}')
-			refuse_syntax(text, "a brace is closed that was not opened");
+			refuse_syntax(text, "closing brace without an opening brace");
 		else
 		{
 			end = c + 1 + strcspn(c + 1, "{}");
 			if (*end != '}')
-				refuse_syntax(text, "a brace is not closed");
+				refuse_syntax(text, "opening brace without a closing brace");
 			if (end == c + 1)
-				refuse_syntax(text, "no column is named between braces");
+				refuse_syntax(text, "no column between braces");
 			resolve_column(text, table, pnstrdup(c + 1, end - c - 1), part);
 			c = end;
 		}

@@ -9,9 +9,9 @@
  * not mention the column knows nothing of versions, and the trigger counts up
  * for it.
  *
- * The trigger takes from the statement, not from the value, whether the column
- * was mentioned. A write that sets the version that the row already has is
- * stale, too.
+ * The trigger checks the statement, and not the value, to see whether the
+ * column was mentioned. So a write that sets the version that the row already
+ * has is stale, too.
  *
  *-------------------------------------------------------------------------
  */
@@ -85,7 +85,7 @@ get_column(FunctionCallInfo fcinfo)
 				(errcode(ERRCODE_UNDEFINED_COLUMN),
 				 errmsg("version column \"%s\" does not exist in table \"%s\"",
 						name, RelationGetRelationName(call->tg_relation)),
-				 errhint("After the column was renamed, create the trigger \"%s\" anew.",
+				 errhint("If the column was renamed, drop and create trigger \"%s\".",
 						 call->tg_trigger->tgname)));
 
 	type = getBaseType(TupleDescAttr(RelationGetDescr(call->tg_relation), number - 1)->atttypid);
@@ -126,7 +126,7 @@ refuse_stale(const TriggerData *call, const VersionColumn *column, int64 version
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 !column_is_visible(call->tg_relation, column->number) ?
-			 errmsg("stale write to table \"%s\": the update sets column \"%s\" to another version than the next one",
+			 errmsg("stale write to table \"%s\": the update sets column \"%s\" to a version other than the next one",
 					RelationGetRelationName(call->tg_relation), name) :
 			 slot_attisnull(call->tg_newslot, column->number) ?
 			 errmsg("stale write to table \"%s\": column \"%s\" is at " INT64_FORMAT ", the update sets it to null",
@@ -134,7 +134,7 @@ refuse_stale(const TriggerData *call, const VersionColumn *column, int64 version
 			 errmsg("stale write to table \"%s\": column \"%s\" is at " INT64_FORMAT ", the update sets it to " INT64_FORMAT,
 					RelationGetRelationName(call->tg_relation), name, version,
 					row_version(column, call->tg_newslot)),
-			 errdetail("An update has to set it to the version that was read plus one."),
+			 errdetail("An update must set it to the version that was read, plus one."),
 			 errhint("Read the row again and repeat the change.")));
 }
 

@@ -4,8 +4,8 @@
  *		What a release, a renewal and a transfer have in common.
  *
  * They act on a lease that is committed. If another transaction is changing
- * that lease, or relies on it, they wait for that transaction, so
- * that their answer is final. Who waits does not hold the resource lock.
+ * that lease, or relies on it, they wait for that transaction, so that their
+ * answer is final. They do not hold the resource lock while they wait.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,8 +19,9 @@
 #include "lease/lease.h"
 
 /*
- * Read the rows that tell which lease the claim means. If this session wrote a
- * lease last that it means and that is held, no other row can matter.
+ * Read the rows that are needed to find the lease that the claim means. If the
+ * row that this session wrote last is a held lease that the claim means, no
+ * other row can matter.
  */
 static ClaimedLease
 look_for_claimed(LeaseStore *store, const text *resource, const Claim *claim, OwnAction action,
@@ -32,9 +33,10 @@ look_for_claimed(LeaseStore *store, const text *resource, const Claim *claim, Ow
 }
 
 /*
- * Find the lease that the claim means and lock its resource; NULL, without
- * the lock, when there is none. The row is as it is under that lock, and
- * the time is from before it was read. Not all other rows may have been read.
+ * Find the lease that the claim means, and lock its resource. Returns NULL,
+ * without the lock, if there is no such lease. The row was read under the
+ * lock, and the time just before that. The other rows of the resource may be
+ * missing in *rows.
  */
 const LeaseRow *
 begin_action(LeaseStore *store, const text *resource, const Claim *claim, OwnAction action,

@@ -39,11 +39,11 @@ describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 	if (lease->owner == NULL)
 		return pstrdup("Nobody holds it.");
 	if (lease->session == SESSION_ENDED)
-		return pstrdup("Nobody holds it: the session ended that had it.");
+		return pstrdup("Nobody holds it. Its session has ended.");
 	if (!is_held(lease, now))
 		return is_claimed(lease, claim) ?
 			psprintf("It expired %.3f seconds ago.", seconds) :
-			psprintf("Nobody holds it: the lease of another one expired %.3f seconds ago.", seconds);
+			psprintf("Nobody holds it. The lease of another owner expired %.3f seconds ago.", seconds);
 	if (claim->owner != NULL && is_owner(lease, claim->owner))
 		return psprintf("That owner holds it with token " INT64_FORMAT " %s.",
 						lease->token, how_long);
@@ -78,8 +78,9 @@ asserted_name(const text *resource, const Asserter *asserter)
 }
 
 /*
- * Fail an assertion. If the error must not name the resource, it tells nothing
- * about its lease either. Times and tokens would identify it in lease_status.
+ * Fail an assertion. An error that must not name the resource does not
+ * describe its lease either, because a time or token would identify it in
+ * lease_status.
  */
 static void
 refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim, TimestampTz now,
@@ -98,8 +99,8 @@ refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim
 					name, text_to_cstring(claim->owner), *claim->token),
 			 asserter->row_of != NULL ? 0 :
 			 errdetail_internal("%s", culprit ? describe_holder(&culprit->lease, claim, now) : "Nobody holds it."),
-			 errhint("Acquire it with lease_acquire() and do the work again from the start: "
-					 "what it is about may have changed.")));
+			 errhint("Acquire the lease and repeat the work from the start, "
+					 "because the data may have changed.")));
 }
 
 /* Fail if neither of the asserter's roles may act on the lease. */
@@ -199,7 +200,7 @@ held_token(const text *resource, const text *owner, int64 *token)
 	LeaseRows	rows;
 	const LeaseRow *row;
 
-	/* Without the resource lock, a look can miss a row whose change was committed meanwhile. */
+	/* Without the resource lock, a look can miss a row whose change is committed during the look. */
 	do
 	{
 		CHECK_FOR_INTERRUPTS();

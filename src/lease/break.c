@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * break.c
- *		Freeing a resource, whoever holds it.
+ *		Breaking all leases on a resource, whoever holds them.
  *
  *-------------------------------------------------------------------------
  */
@@ -40,8 +40,8 @@ end_all(LeaseStore *store, const LeaseRows *rows, TimestampTz now)
 }
 
 /*
- * Free the resource; false when it was free. Waits for open transactions that
- * change a lease on it, or rely on one.
+ * Free the resource; false if it was free already. Waits for open transactions
+ * that change a lease on it, or rely on one.
  */
 bool
 break_leases(const text *resource)

@@ -7,8 +7,8 @@
  * becomes a tombstone, under one hold of the resource lock. So readers may
  * join, and no writer gets in between.
  *
- * The shared lease has a new token. What was sent under the exclusive lease,
- * and is late, can be told from what is sent under the shared one.
+ * The shared lease has a new token. So a fenced service can tell a late
+ * request under the exclusive lease from one under the shared lease.
  *
  *-------------------------------------------------------------------------
  */
@@ -67,7 +67,7 @@ write_downgrade(LeaseStore *store, const LeaseRows *rows, const LeaseRow *row, T
 }
 
 /*
- * Turn a held exclusive lease into a shared one; false when the owner does not
+ * Turn a held exclusive lease into a shared one; false if the owner does not
  * hold it exclusively. Everything else about the lease stays. Waits for
  * transactions that rely on the exclusive lease.
  */

@@ -49,12 +49,12 @@ extern bool break_leases(const text *resource);
 
 /* assert.c: leases that a transaction relies on */
 
-/* Who relies on a lease, and what errors may tell. */
+/* Roles that rely on a lease, and what errors may show them. */
 typedef struct Asserter
 {
-	Oid			role;			/* has to have the privileges of the role that acquired it, */
-	Oid			other_role;		/* or this one has; invalid: no other */
-	const char *row_of;			/* table; errors then do not tell the resource. NULL: they do */
+	Oid			role;			/* must have the privileges of the role that acquired the lease, */
+	Oid			other_role;		/* unless this role has them; invalid: no other role */
+	const char *row_of;			/* table that errors name instead of the resource; NULL: none */
 } Asserter;
 
 extern int64 assert_lease(const text *resource, const Claim *claim, const Asserter *asserter);

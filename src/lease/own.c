@@ -30,9 +30,9 @@ compare_resources(const ListCell *a, const ListCell *b)
 }
 
 /*
- * List the leases of an owner that the caller may act on, released ones
- * excepted. Callers who work through the list of the same owner take the
- * same order, so they do not wait for each other in a circle.
+ * List the leases of an owner that the caller may act on, without released
+ * ones. The list is sorted, so that two sessions that work through the leases
+ * of the same owner do not deadlock.
  */
 List *
 find_own_leases(LeaseStore *store, const text *owner)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * payload.c
- *		What a holder keeps with its lease.
+ *		The payload of a lease.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,9 +12,9 @@
 #include "lease/lease.h"
 
 /*
- * Replace the payload of a held lease, or remove it; false when the lease is
- * not held. Like a renewal, it goes on beside transactions that rely on the
- * lease.
+ * Replace or remove the payload of a held lease; false if the lease is not
+ * held. Like a renewal, this does not wait for transactions that only rely on
+ * the lease.
  */
 bool
 set_payload(const text *resource, const text *owner, Datum payload)

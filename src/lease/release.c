@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * release.c
- *		Giving leases back.
+ *		Releasing leases.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,7 +18,7 @@
 #include "monitor/events.h"
 #include "wait/wait.h"
 
-/* Write a tombstone. The owner may have promised to keep the lease for longer. */
+/* Write a tombstone. With min_hold, it may be free only later. */
 static void
 end_lease(LeaseStore *store, const LeaseRow *row, TimestampTz now)
 {
@@ -64,9 +64,9 @@ release(LeaseStore *store, const text *resource, const Claim *claim, ReleaseDept
 }
 
 /*
- * Release the lease that the claim means, also when it expired but nobody took
- * it over; false when there is none. A lease that was acquired several times
- * has to be released as often.
+ * Release the lease that the claim means, even if it has expired, unless it
+ * was taken over. Returns false if there is no such lease. A lease that was
+ * acquired several times must be released as many times.
  */
 bool
 release_lease(const text *resource, const Claim *claim)
@@ -83,13 +83,13 @@ release_lease(const text *resource, const Claim *claim)
 }
 
 /*
- * Release everything that this owner took; returns how many leases.
+ * Release all leases of this owner; returns their number.
  *
- * Leases of roles that the caller may not act for are passed over: another
- * role that happens to use the same owner name must not spoil the rest.
+ * Skips leases of roles that the caller may not act for, because another role
+ * may happen to use the same owner name.
  *
- * Reads the whole table. An index on the owner would make every grant and
- * release pay for it, since their updates would not be in place any more.
+ * Reads the whole table. With an index on the owner, the updates of every
+ * grant and release would no longer be HOT.
  */
 int64
 release_all_leases(const text *owner)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * renew.c
- *		Extending a lease.
+ *		Renewing leases.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,9 +17,9 @@
 #include "wait/wait.h"
 
 /*
- * Extend a held lease to at least ttl from now; false when it is not held.
- * Does not wait for transactions that only rely on the lease: a heartbeat must go on
- * beside a long transaction of the same owner.
+ * Extend a held lease to at least ttl from now; false if it is not held. Does
+ * not wait for transactions that only rely on the lease, so that heartbeats
+ * continue during a long transaction of the same owner.
  */
 bool
 renew_lease(const text *resource, int64 ttl, const Claim *claim)
@@ -69,9 +69,9 @@ renew_each(void *arg)
 }
 
 /*
- * Extend the leases of an owner on all of these resources; on none, and false,
- * if one of them is not held. The resources come in the order in which everybody
- * takes them.
+ * Extend the leases of an owner on all of these resources. If one of them is
+ * not held, extends none and returns false. The resources are sorted, so that
+ * two such calls cannot deadlock with each other.
  */
 bool
 renew_leases(text **resources, int nresources, int64 ttl, const text *owner)
@@ -90,8 +90,8 @@ renew_leases(text **resources, int nresources, int64 ttl, const text *owner)
 }
 
 /*
- * Extend every lease that this owner holds; returns how many. Reads the whole
- * table, and passes over what release_all_leases() passes over.
+ * Extend every lease that this owner holds; returns their number. Reads the
+ * whole table, and skips the leases that release_all_leases() skips.
  */
 int64
 renew_all_leases(int64 ttl, const text *owner)

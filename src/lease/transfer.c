@@ -29,12 +29,12 @@ require_no_other_lease(const LeaseRows *rows, const text *owner, TimestampTz now
 		if (is_owner(&row->lease, owner) && (is_open(row) || is_held(&row->lease, now)))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_IN_USE),
-					 errmsg("new owner has a lease on \"%s\" already", text_to_cstring(row->lease.resource)),
+					 errmsg("new owner already has a lease on \"%s\"", text_to_cstring(row->lease.resource)),
 					 errhint("An owner has at most one lease on a resource.")));
 	}
 }
 
-/* The new owner would depend on a session that it knows nothing of. */
+/* Otherwise the new owner would lose the lease when a session ends that it does not know. */
 static void
 require_no_session(const Lease *lease)
 {
@@ -64,8 +64,8 @@ write_transfer(LeaseStore *store, const LeaseRow *row, text *new_owner, int64 to
 }
 
 /*
- * Hand a held lease over, with a new token; false when the owner does not hold
- * it. The role that acquired it, its mode and its end stay.
+ * Hand a held lease over, with a new token; false if the owner does not hold
+ * it. The role that acquired it, its mode and its end stay the same.
  */
 bool
 transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)

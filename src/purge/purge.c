@@ -95,7 +95,7 @@ void
 purge_init(void)
 {
 	DefineCustomIntVariable("lease_lock.purge_after",
-							"Time that leases which are free are kept before they are purged.",
+							"Time for which the row of a free lease is kept before it is purged.",
 							NULL,
 							&purge_after,
 							60, 0, INT_MAX,

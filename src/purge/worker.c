@@ -138,7 +138,7 @@ worker_init(void)
 
 	DefineCustomIntVariable("lease_lock.purge_interval",
 							"Time between two purges of all databases by the purge worker.",
-							"0 turns it off. There is none unless the library is preloaded.",
+							"0 turns the worker off. There is no worker unless the library is preloaded.",
 							&purge_interval,
 							10000, 0, INT_MAX,
 							PGC_SIGHUP,
@@ -165,7 +165,7 @@ wait_event(void)
 	return event;
 }
 
-/* Sleep for a time in microseconds, for ever if it is negative, or until the latch is set. */
+/* Sleep for a time in microseconds, without limit if it is negative, or until the latch is set. */
 static void
 nap(int64 usecs)
 {

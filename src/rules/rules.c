@@ -27,7 +27,7 @@ is_held(const Lease *lease, TimestampTz now)
 	return lease->owner != NULL && lease->session != SESSION_ENDED && lease->expires_at > now;
 }
 
-/* From when on can another owner have the lease, if nothing changes? */
+/* The time from which on the row is free, if nothing changes. */
 TimestampTz
 free_from(const Lease *lease)
 {
@@ -127,8 +127,9 @@ refuse_until(TimestampTz until, const LeaseRow *blocker)
 }
 
 /*
- * The owner holds a lease already. Grant it once more if the request is
- * reentrant. A lease that is to end with this session must do so already.
+ * The owner already holds a lease. Grant it again if the request says so
+ * (if_own), and if that lease has the same mode. If the request is for a lease
+ * that ends with this session, that lease must also end with this session.
  */
 static Decision
 decide_own(const LeaseRow *own, const LeaseRequest *request)
@@ -411,7 +412,7 @@ decide(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
 /*
  * Does a grant that is written to another row end the expired lease in this
  * row? It does if the two leases exclude each other. Then this row becomes a
- * tombstone, which tells the former holder that the lease is lost.
+ * tombstone, so that the former holder learns that the lease is lost.
  */
 bool
 takes_over(const LeaseRequest *request, const LeaseRow *row)

@@ -24,8 +24,8 @@
  * The record belongs to one token sequence of one database. A dump contains
  * the record, so a restored database begins a new era, because its sequence is
  * another one. A database that is copied from a template begins one, too. Both
- * pass over as many blocks as the original may have used for failovers since
- * the copy was made.
+ * skip as many blocks as the original may have used for failovers since the
+ * copy was made.
  *
  * The record must survive a rollback of the transaction, and standbys must
  * replay it. So it is kept in sequences. The jump is flushed before the record
@@ -54,7 +54,7 @@
 
 #define BLOCK_BITS		40
 #define START_BITS		39		/* range in the block in which an era begins */
-#define RESTORE_BLOCKS	64		/* number of blocks that a restored database passes over */
+#define RESTORE_BLOCKS	64		/* number of blocks that a restored database skips */
 
 /* The sequences of one installation of the extension. */
 typedef struct EraSequences

@@ -81,10 +81,10 @@ insert_entries(IndexWriter *writer, TupleTableSlot *row, uint32 flags)
 	if (conflicts != NIL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNIQUE_VIOLATION),
-				 errmsg("lease cannot be written because of unique index \"%s\" of the lock table",
+				 errmsg("could not write lease because of unique index \"%s\" of the lock table",
 						get_rel_name(linitial_oid(conflicts))),
 				 errdetail("Another row, which may not be committed yet, has the same key."),
-				 errhint("Drop the index if somebody added it, and do not write to the lock table by hand.")));
+				 errhint("If the index was added to the lock table, drop it. Do not write to the lock table by hand.")));
 }
 
 void

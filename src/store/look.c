@@ -49,7 +49,7 @@
 #include "rules/rules.h"
 #include "store/columns.h"
 
-/* Dead index entries to skip before a new search for the next lease slot is cheaper. */
+/* Number of dead index entries after which a new search for the next lease slot is cheaper. */
 #define MAX_DEAD_ENTRIES	8
 
 /* Note a running transaction, other than our own, that locks or changes the row. */

@@ -30,7 +30,7 @@ typedef struct LeaseStore
 typedef enum StoreOpening
 {
 	STORE_OPEN,
-	STORE_ABSENT,				/* no extension is committed */
+	STORE_ABSENT,				/* the extension does not exist */
 	STORE_LOCKED				/* another session alters or maintains the table */
 } StoreOpening;
 

@@ -51,8 +51,8 @@ static const Oid column_types[Natts_lease_lock] = {
 };
 
 /*
- * Objects of the extension; invalid until looked up, and after any change. The
- * OID of the sequence is set only after the table passed its checks.
+ * Objects of the extension; invalid until looked up, and after any change to
+ * them. The OID of the sequence is set only after the table passed its checks.
  */
 static Oid	table_oid = InvalidOid;
 static Oid	sequence_oid = InvalidOid;
@@ -95,7 +95,7 @@ refuse_altered(Relation table)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("columns, primary key or persistence of lock table \"%s\" were altered",
 					RelationGetRelationName(table)),
-			 errhint("Undo it, and keep more about a lease in a table of your own. If the extension was updated, connect again, or restart the server if it preloads the library.")));
+			 errhint("Undo the change, and keep further data about leases in another table. If the extension was updated, connect again, or restart the server if it preloads the library.")));
 }
 
 /*
@@ -130,8 +130,8 @@ check_table(Relation table)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("lock table \"%s\" has a trigger, a rule, row security or a check constraint",
 						RelationGetRelationName(table)),
-				 errdetail("The lease functions write the table directly and would pass it over."),
-				 errhint("Drop it. A foreign key to the lock table has triggers, too.")));
+				 errdetail("The lease functions write to the table directly, and would ignore it."),
+				 errhint("Drop it. A foreign key that references the lock table has triggers, too.")));
 }
 
 static bool
@@ -176,7 +176,7 @@ check_indexes(Relation table)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("lock table \"%s\" has an exclusion constraint", RelationGetRelationName(table)),
 				 errdetail("Its check may wait for other transactions."),
-				 errhint("Drop it. A unique index may do instead.")));
+				 errhint("Drop it, or replace it with a unique index.")));
 }
 
 /* Open the primary key, which all looks use. */
@@ -269,7 +269,7 @@ store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
 	if (table == NULL)
 	{
 		UnlockRelationOid(relid, lockmode);
-		return STORE_LOCKED;	/* until its DROP was committed just now */
+		return STORE_LOCKED;	/* its DROP was committed just now */
 	}
 
 	*store = make_store(table, lockmode);

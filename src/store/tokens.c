@@ -46,7 +46,7 @@ tokens_init(void)
 /*
  * Refuse a sequence that may hand out a lower token after a higher one. An
  * unlogged sequence does so after a crash. With a cache, each session has its
- * own stock of numbers.
+ * own range of numbers.
  */
 static void
 check_sequence(Oid sequence)

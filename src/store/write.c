@@ -69,8 +69,8 @@ store_insert(LeaseStore *store, const Lease *lease)
 
 /*
  * Does the header show a row lock, of our own or of a transaction that does
- * not conflict? Then heap_update() must be told to wait, although it will not
- * have to.
+ * not conflict? Then heap_update() must be told to wait, although there is
+ * nothing to wait for.
  */
 static inline bool
 is_locked(const LeaseRow *row)

@@ -181,7 +181,7 @@ make_step(const Search *search, int pid, const WaiterInfo *waiter)
 	if (waiter != NULL)
 	{
 		step->wait = waiter->ticket;
-		step->sleeps = pid == MyProcPid ? search->refusal->result != REFUSED_BUSY :
+		step->sleeps = pid == MyProcPid ? search->refusal->result != REFUSED_OPEN :
 			waiter->state != TURN_AWAY && lock_manager_blockers(pid) == NIL;
 	}
 	else if ((proc = BackendPidGetProc(pid)) != NULL)

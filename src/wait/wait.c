@@ -341,7 +341,7 @@ wait_for(const GrantOutcome *refusal)
 	{
 		if (my_wait.before_sleep != NULL)
 			my_wait.before_sleep();
-		if (refusal->result == REFUSED_BUSY)
+		if (refusal->result == REFUSED_OPEN)
 			wait_behind_transaction(refusal);
 		else
 			sleep_behind_lease(refusal);

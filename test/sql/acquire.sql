@@ -14,16 +14,16 @@ SELECT lease_acquire('window', '1 hour', 'ann');
 SELECT lease_acquire('Door', '1 hour', 'bob');
 SELECT lease_acquire('door ', '1 hour', 'bob');
 
--- released: free for anybody
+-- released: anybody can acquire it
 SELECT lease_release('door', 'ann');
 SELECT lease_acquire('door', '1 hour', 'bob');
 
--- expired: free for anybody, the owner included
+-- expired: anybody can acquire it, the former owner included
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource IN ('door', 'window');
 SELECT lease_acquire('door', '1 hour', 'ann');
 SELECT lease_acquire('window', '1 hour', 'ann');
 
--- a takeover leaves the earlier owner with nothing
+-- after a takeover the former owner has no lease
 SELECT lease_token('door', 'bob') IS NULL AS nothing, lease_release('door', 'bob'), lease_renew('door', '1 hour', 'bob');
 
 -- a lease lasts for its ttl from the moment it is granted, not from the start of the transaction

@@ -1,17 +1,8 @@
--- Assert: fails unless the lease is held, and pins it until the transaction ends.
+-- Assert: fails unless the lease is held, and keeps it from being lost until the transaction ends.
 
-CREATE FUNCTION error_of(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-	EXECUTE statement;
-	message := 'no error';
-EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-	detail := regexp_replace(detail, '\d+\.\d+ seconds', '... seconds');
-	detail := regexp_replace(detail, 'token \d+', 'token N');
-	message := regexp_replace(message, 'token \d+', 'token N');
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set helpers :source '/sql/include/error_of.sql'
+\i :helpers
 CREATE FUNCTION expire(resource text) RETURNS void LANGUAGE sql
 	AS $$ UPDATE lease_lock SET expires_at = clock_timestamp() - interval '1 second' WHERE resource = expire.resource $$;
 \pset null '(null)'
@@ -20,7 +11,7 @@ SELECT lease_acquire('door', '1 hour', 'ann');
 SELECT lease_assert('door', 'ann') = lease_token('door', 'ann') AS by_owner;
 SELECT lease_assert('door', lease_token('door', 'ann')) = lease_token('door', 'ann') AS by_token;
 
--- who asserts in vain learns why
+-- the error of an assertion says why it failed
 \pset expanded on
 SELECT * FROM error_of($$ SELECT lease_assert('door', 'bob') $$);
 SELECT * FROM error_of($$ SELECT lease_assert('door', 0::bigint) $$);
@@ -28,7 +19,7 @@ SELECT * FROM error_of($$ SELECT lease_assert('window', 'ann') $$);
 SELECT expire('door');
 SELECT * FROM error_of($$ SELECT lease_assert('door', 'ann') $$);
 SELECT * FROM error_of($$ SELECT lease_assert('door', 'bob') $$);
-SELECT * FROM error_of($$ SELECT lease_assert('door', token) FROM lease_lock $$);
+SELECT code, regexp_replace(message, 'token \d+', 'token N') AS message, detail, hint FROM error_of($$ SELECT lease_assert('door', token) FROM lease_lock $$);
 SELECT lease_release('door', 'ann');
 SELECT * FROM error_of($$ SELECT lease_assert('door', 'ann') $$);
 
@@ -47,7 +38,7 @@ BEGIN READ ONLY;
 SELECT lease_assert('door', 'ann');
 ROLLBACK;
 
--- an own grant that is not committed
+-- a grant of the same transaction, not committed yet
 BEGIN;
 SELECT lease_acquire('door', '1 hour', 'ann');
 SELECT lease_assert('door', 'ann') = lease_token('door', 'ann') AS own_grant;
@@ -62,12 +53,12 @@ SELECT lease_assert('door', 'ann') = lease_token('door', 'ann') AS own_grant;
 ROLLBACK;
 SELECT code FROM error_of($$ SELECT lease_assert('door', 'ann') $$);
 
--- pinned, it cannot be lost: it stays good when its time has run out
+-- an asserted lease cannot be lost, even if it expires
 SELECT lease_acquire('door', '1 hour', 'ann');
 BEGIN;
-SELECT lease_assert('door', 'ann') IS NOT NULL AS pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS asserted;
 SELECT expire('door');
-SELECT lease_assert('door', 'ann') IS NOT NULL AS still_pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS still_asserted;
 SELECT lease_assert('door', token) IS NOT NULL AS by_token_too FROM lease_lock;
 SELECT code FROM error_of($$ SELECT lease_assert('door', 'bob') $$);
 SELECT code FROM error_of($$ SELECT lease_assert('door', 0::bigint) $$);
@@ -77,73 +68,73 @@ SELECT code FROM error_of($$ SELECT lease_assert('door', 'ann') $$);
 -- except by what the transaction itself does: takeover, release, release_all, purge
 BEGIN;
 UPDATE lease_lock SET expires_at = 'infinity';
-SELECT lease_assert('door', 'ann') IS NOT NULL AS pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS asserted;
 SELECT expire('door');
 SELECT lease_acquire('door', '1 hour', 'bob') AS taken_over;
 SELECT code FROM error_of($$ SELECT lease_assert('door', 'ann') $$);
 ROLLBACK;
 UPDATE lease_lock SET expires_at = 'infinity';
 BEGIN;
-SELECT lease_assert('door', 'ann') IS NOT NULL AS pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS asserted;
 SELECT lease_release('door', 'ann');
 SELECT code FROM error_of($$ SELECT lease_assert('door', 'ann') $$);
 ROLLBACK;
 BEGIN;
-SELECT lease_assert('door', 'ann') IS NOT NULL AS pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS asserted;
 SELECT lease_release_all('ann');
 SELECT code FROM error_of($$ SELECT lease_assert('door', 'ann') $$);
 ROLLBACK;
 BEGIN;
-SELECT lease_assert('door', 'ann') IS NOT NULL AS pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS asserted;
 SELECT expire('door');
 SET LOCAL lease_lock.purge_after = 0;
 SELECT lease_purge();
 SELECT code FROM error_of($$ SELECT lease_assert('door', 'ann') $$);
 ROLLBACK;
 BEGIN;
-SELECT lease_assert('door', 'ann') IS NOT NULL AS pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS asserted;
 SELECT lease_renew('door', '2 hours', 'ann');
-SELECT lease_assert('door', 'ann') IS NOT NULL AS still_pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS still_asserted;
 ROLLBACK;
 
--- savepoints: a pin goes with the one that it was taken in
+-- savepoints: a rollback to an earlier savepoint ends the assertion
 BEGIN;
 SAVEPOINT a;
-SELECT lease_assert('door', 'ann') IS NOT NULL AS pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS asserted;
 ROLLBACK TO a;
 SELECT expire('door');
-SELECT code FROM error_of($$ SELECT lease_assert('door', 'ann') $$) AS pin_was_rolled_back;
+SELECT code FROM error_of($$ SELECT lease_assert('door', 'ann') $$) AS assertion_was_rolled_back;
 ROLLBACK;
 BEGIN;
 SAVEPOINT a;
 SAVEPOINT b;
-SELECT lease_assert('door', 'ann') IS NOT NULL AS pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS asserted;
 RELEASE b;
 SAVEPOINT c;
 ROLLBACK TO c;
 RELEASE c;
 SELECT expire('door');
-SELECT lease_assert('door', 'ann') IS NOT NULL AS still_pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS still_asserted;
 ROLLBACK TO a;
 SELECT expire('door');
-SELECT code FROM error_of($$ SELECT lease_assert('door', 'ann') $$) AS pin_was_rolled_back;
+SELECT code FROM error_of($$ SELECT lease_assert('door', 'ann') $$) AS assertion_was_rolled_back;
 ROLLBACK;
 BEGIN;
-SELECT lease_assert('door', 'ann') IS NOT NULL AS pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS asserted;
 SAVEPOINT a;
 SELECT lease_assert('door', 'ann') IS NOT NULL AS again;
 ROLLBACK TO a;
 SELECT expire('door');
-SELECT lease_assert('door', 'ann') IS NOT NULL AS still_pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS still_asserted;
 ROLLBACK;
 BEGIN;
-SELECT lease_assert('door', 'ann') IS NOT NULL AS pinned;
+SELECT lease_assert('door', 'ann') IS NOT NULL AS asserted;
 COMMIT AND CHAIN;
 SELECT expire('door');
-SELECT code FROM error_of($$ SELECT lease_assert('door', 'ann') $$) AS pin_ended_with_its_transaction;
+SELECT code FROM error_of($$ SELECT lease_assert('door', 'ann') $$) AS assertion_ended_with_its_transaction;
 ROLLBACK;
 
--- more leases than are remembered
+-- more leases than the cache holds
 BEGIN;
 SET LOCAL lease_lock.durable = off;
 SELECT count(*) FILTER (WHERE lease_acquire(repeat('x', 500) || n, '1 hour', repeat('o', 1000)))
@@ -157,7 +148,7 @@ SELECT count(lease_assert(repeat('x', 500) || n, repeat('o', 1000))) FROM genera
 SELECT sum(total_bytes) BETWEEN 1e6 AND 20e6 AS bounded FROM pg_backend_memory_contexts WHERE name = 'lease assertions';
 ROLLBACK;
 
--- somebody else's lease, with its owner's name
+-- the lease of another role, under the same owner name
 CREATE ROLE regress_lease_ann;
 CREATE ROLE regress_lease_bob;
 SET ROLE regress_lease_ann;
@@ -168,10 +159,10 @@ SELECT * FROM error_of($$ SELECT lease_assert('safe', 'ann') $$);
 SELECT * FROM error_of($$ SELECT lease_assert('safe', 'bob') $$);
 SELECT code FROM error_of($$ SELECT lease_release('safe', 'ann', (SELECT token FROM lease_status WHERE resource = 'safe')) $$);
 \pset expanded off
--- also when another role pinned it in the same transaction
+-- also when another role asserted it in the same transaction
 BEGIN;
 SET LOCAL ROLE regress_lease_ann;
-SELECT lease_assert('safe', 'ann') IS NOT NULL AS pinned;
+SELECT lease_assert('safe', 'ann') IS NOT NULL AS asserted;
 SET LOCAL ROLE regress_lease_bob;
 SELECT code FROM error_of($$ SELECT lease_assert('safe', 'ann') $$);
 ROLLBACK;
@@ -179,5 +170,5 @@ RESET ROLE;
 SELECT lease_assert('safe', 'ann') IS NOT NULL AS a_superuser_may;
 
 DROP ROLE regress_lease_ann, regress_lease_bob;
-DROP FUNCTION error_of, expire;
+DROP FUNCTION expire;
 TRUNCATE lease_lock;

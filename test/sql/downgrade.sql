@@ -7,15 +7,15 @@ SELECT lease_downgrade('r', 'bob') AS of_another_owner, lease_downgrade('none', 
 SELECT lease_downgrade('r', 'ann') AS second \gset
 SELECT :second > :first AS new_token, lease_token('r', 'ann') = :second AS is_mine;
 SELECT slot, mode, owner, state, payload, expires_in > '59 minutes' AS end_kept FROM lease_status ORDER BY slot;
--- the token of the exclusive lease does not stand for it any more
+-- the token of the exclusive lease is no longer valid
 SELECT lease_renew('r', '1 hour', 'ann', :first) AS exclusive, lease_renew('r', '1 hour', 'ann', :second) AS shared;
 -- readers join, a writer does not get in
 SELECT lease_acquire_shared('r', '1 hour', 'bob') AS reader, lease_acquire('r', '1 hour', 'carl') AS writer;
--- it is shared already
+-- it already is shared
 SELECT lease_downgrade('r', 'ann') AS again;
 SELECT lease_release('r', 'ann'), lease_release('r', 'bob');
 TRUNCATE lease_lock;
--- undone with its savepoint
+-- a rollback to a savepoint undoes it
 SELECT lease_acquire('r', '1 hour', 'ann');
 BEGIN;
 SAVEPOINT s;
@@ -31,12 +31,12 @@ SELECT lease_downgrade('r', 'ann');
 SELECT lease_acquire('r', '1 hour', 'ann'), lease_downgrade('r', 'ann') IS NOT NULL AS downgraded;
 SELECT lease_release('r', 'ann'), lease_acquire('r', '1 hour', 'bob'), lease_downgrade('r', 'bob') IS NOT NULL AS downgraded;
 SELECT slot, owner, mode FROM lease_lock ORDER BY slot;
--- an assertion of the exclusive lease is one of the transaction's own
+-- the transaction's own assertion does not block the downgrade
 BEGIN;
 SELECT lease_release('r', 'bob'), lease_acquire('r', '1 hour', 'ann'), lease_assert('r', 'ann') > 0 AS exclusive;
 SELECT lease_downgrade('r', 'ann') = lease_assert('r', 'ann') AS shared;
 COMMIT;
--- the owner's name alone is not enough
+-- the owner name alone is not enough
 CREATE ROLE regress_lease_other;
 SET ROLE regress_lease_other;
 SELECT lease_downgrade('r', 'ann');
@@ -45,7 +45,7 @@ DROP ROLE regress_lease_other;
 SELECT lease_downgrade(NULL, 'ann');
 SELECT lease_downgrade('r', NULL);
 
--- lease_set_payload: what a holder keeps with its lease can change
+-- lease_set_payload: the payload of a lease can be changed
 TRUNCATE lease_lock;
 SELECT lease_acquire('r', '1 hour', 'ann'), lease_acquire_shared('s', '1 hour', 'ann'), lease_acquire_shared('s', '1 hour', 'bob');
 SELECT lease_set_payload('r', 'ann', '{"step": 1}'), lease_set_payload('s', 'bob', '[2]'), lease_set_payload('r', 'bob', '3'), lease_set_payload('none', 'ann', '4');

@@ -1,5 +1,5 @@
--- Errors show values of a row, and what is told of its lease, only to roles
--- that may read those values. Who gets which text:
+-- Errors show values of a row, and details of its lease, only to roles that may
+-- read those values. The text that each role gets:
 
 CREATE ROLE regress_lease_owner;	-- of the tables; holds leases
 CREATE ROLE regress_lease_reader;	-- may read and write all columns
@@ -33,11 +33,11 @@ GRANT UPDATE (v) ON long TO regress_lease_writer;
 GRANT DELETE ON person TO regress_lease_column, regress_lease_writer;
 RESET ROLE;
 
--- A function that runs as the owner of the tables; its errors go to who called it.
+-- A function that runs as the owner of the tables; its errors go to its caller.
 CREATE FUNCTION as_owner(statement text) RETURNS void SECURITY DEFINER LANGUAGE plpgsql AS $$ BEGIN EXECUTE statement; END $$;
 ALTER FUNCTION as_owner OWNER TO regress_lease_owner;
 
-CREATE FUNCTION error_of(role name, statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
+CREATE FUNCTION error_for(role name, statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
 LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE format('SET LOCAL ROLE %I', role);
@@ -56,7 +56,7 @@ END $$;
 
 CREATE VIEW role AS SELECT substr(rolname, 15) AS role, rolname FROM pg_roles WHERE rolname LIKE 'regress\_lease\_%';
 
-\set texts 'SELECT role, code, message, detail FROM role, error_of(rolname, :statement) ORDER BY role COLLATE "C"'
+\set texts 'SELECT role, code, message, detail FROM role, error_for(rolname, :statement) ORDER BY role COLLATE "C"'
 
 -- Nobody has the lease.
 \set statement '''UPDATE person SET v = 1'''
@@ -75,7 +75,7 @@ SET lease_lock.owner = 'ann';
 \set statement '''SELECT as_owner($q$ UPDATE person SET v = 1 $q$)'''
 :texts;
 
--- Another owner has it, in the name of the tables' owner.
+-- Another owner holds it, acquired by the role that owns the tables.
 SET ROLE regress_lease_owner;
 SELECT lease_acquire('person:secret', '1 hour', 'password');
 RESET ROLE;
@@ -83,7 +83,7 @@ RESET ROLE;
 :texts;
 \set statement '''SELECT as_owner($q$ UPDATE person SET v = 1 $q$)'''
 :texts;
--- The owner's name is known, and the token is a guess.
+-- The owner name is known, and the token is guessed.
 SET lease_lock.owner = 'password';
 \set statement '''UPDATE person SET v = 1'''
 :texts;
@@ -114,7 +114,7 @@ RESET ROLE;
 :texts;
 
 DROP VIEW role;
-DROP FUNCTION error_of, as_owner;
+DROP FUNCTION error_for, as_owner;
 DROP TABLE person, visit, policy, part, long;
 REVOKE CREATE ON SCHEMA public FROM regress_lease_owner;
 DROP ROLE regress_lease_owner, regress_lease_reader, regress_lease_column, regress_lease_writer, regress_lease_policy;

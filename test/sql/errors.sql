@@ -1,14 +1,8 @@
--- Every error: code, message, detail, hint. Ordinary outcomes are none.
+-- Every error: code, message, detail, hint. A refusal is not an error.
 
-CREATE FUNCTION error_of(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-	EXECUTE statement;
-	message := 'no error';
-EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set helpers :source '/sql/include/error_of.sql'
+\i :helpers
 \pset expanded on
 \pset null '(null)'
 
@@ -33,7 +27,7 @@ SELECT * FROM error_of($$ SELECT lease_release('door', repeat('x', 1025)) $$);
 SELECT code, message FROM error_of($$ SELECT lease_release_all('') $$);
 SELECT code, message FROM error_of($$ SELECT lease_token('', 'ann') $$);
 
--- a ttl that is no time, or too much
+-- a ttl that is no positive time, or too long
 SELECT * FROM error_of($$ SELECT lease_acquire('door', '0', 'ann') $$);
 SELECT * FROM error_of($$ SELECT lease_acquire('door', '-1 second', 'ann') $$);
 SELECT * FROM error_of($$ SELECT lease_acquire('door', '1 day -24 hours', 'ann') $$);
@@ -45,7 +39,7 @@ SELECT * FROM error_of($$ SELECT lease_renew('door', '0', 'ann') $$);
 -- a hostile name is only a name, in messages too
 SELECT * FROM error_of($$ SELECT lease_acquire(E'%s %n "\n''; DROP TABLE lease_lock', '0', 'ann') $$);
 
--- somebody else's lease, with its owner's name
+-- the lease of another role, under the same owner name
 CREATE ROLE regress_lease_ann;
 CREATE ROLE regress_lease_bob;
 SET ROLE regress_lease_ann;
@@ -59,9 +53,8 @@ SELECT * FROM error_of($$ SELECT lease_purge() $$);
 SELECT * FROM error_of($$ SELECT * FROM lease_lock $$);
 RESET ROLE;
 
--- nothing was lost on the way
+-- the lease is still there after all these errors
 SELECT resource, owner, state FROM lease_status;
 
 DROP ROLE regress_lease_ann, regress_lease_bob;
-DROP FUNCTION error_of;
 TRUNCATE lease_lock;

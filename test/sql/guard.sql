@@ -1,16 +1,8 @@
 -- Guard: every way to write a row of a protected table needs its lease.
 
-CREATE FUNCTION error_of(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text, OUT context text)
-LANGUAGE plpgsql AS $$
-BEGIN
-	EXECUTE statement;
-	message := 'no error';
-EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT, context = PG_EXCEPTION_CONTEXT;
-	detail := regexp_replace(regexp_replace(detail, '\d+\.\d+ seconds', '... seconds'), 'token \d+', 'token N');
-	context := split_part(context, E'\n', 1);
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set helpers :source '/sql/include/error_of.sql'
+\i :helpers
 \pset null '(null)'
 
 CREATE TABLE workitem (id int PRIMARY KEY, what text NOT NULL DEFAULT 'new', n int NOT NULL DEFAULT 0);
@@ -18,44 +10,44 @@ INSERT INTO workitem SELECT generate_series(1, 5);
 SELECT lease_protect('workitem', 'workitem:{id}');
 SELECT lease_acquire('workitem:' || id, '1 hour', 'ann') FROM unnest('{1, 2, 7}'::int[]) AS id;
 
--- nobody named, the wrong one, the right one
+-- no owner is set, the wrong owner, the right owner
 \pset expanded on
-SELECT * FROM error_of($$ UPDATE workitem SET what = 'a' WHERE id = 1 $$);
+SELECT * FROM error_with_context($$ UPDATE workitem SET what = 'a' WHERE id = 1 $$);
 SET lease_lock.owner = 'bob';
-SELECT * FROM error_of($$ UPDATE workitem SET what = 'a' WHERE id = 1 $$);
+SELECT * FROM error_with_context($$ UPDATE workitem SET what = 'a' WHERE id = 1 $$);
 SET lease_lock.owner = 'ann';
-SELECT * FROM error_of($$ UPDATE workitem SET what = 'a' WHERE id = 3 $$);
-SELECT message FROM error_of($$ UPDATE workitem SET what = 'a' WHERE id IN (1, 2) $$);
+SELECT * FROM error_with_context($$ UPDATE workitem SET what = 'a' WHERE id = 3 $$);
+SELECT message FROM error_with_context($$ UPDATE workitem SET what = 'a' WHERE id IN (1, 2) $$);
 \pset expanded off
 
 -- insert, delete
-SELECT message FROM error_of($$ INSERT INTO workitem VALUES (7), (8) $$);
-SELECT message FROM error_of($$ INSERT INTO workitem VALUES (7) $$);
-SELECT message FROM error_of($$ DELETE FROM workitem WHERE id IN (3, 7) $$);
-SELECT message FROM error_of($$ DELETE FROM workitem WHERE id = 7 $$);
+SELECT message FROM error_with_context($$ INSERT INTO workitem VALUES (7), (8) $$);
+SELECT message FROM error_with_context($$ INSERT INTO workitem VALUES (7) $$);
+SELECT message FROM error_with_context($$ DELETE FROM workitem WHERE id IN (3, 7) $$);
+SELECT message FROM error_with_context($$ DELETE FROM workitem WHERE id = 7 $$);
 
 -- an update that changes the key needs both leases
-SELECT message FROM error_of($$ UPDATE workitem SET id = 6 WHERE id = 2 $$);
-SELECT message FROM error_of($$ UPDATE workitem SET id = 7 WHERE id = 3 $$);
-SELECT message FROM error_of($$ UPDATE workitem SET id = 7 WHERE id = 2 $$);
-SELECT message FROM error_of($$ UPDATE workitem SET id = 2 WHERE id = 7 $$);
+SELECT message FROM error_with_context($$ UPDATE workitem SET id = 6 WHERE id = 2 $$);
+SELECT message FROM error_with_context($$ UPDATE workitem SET id = 7 WHERE id = 3 $$);
+SELECT message FROM error_with_context($$ UPDATE workitem SET id = 7 WHERE id = 2 $$);
+SELECT message FROM error_with_context($$ UPDATE workitem SET id = 2 WHERE id = 7 $$);
 
 -- ON CONFLICT: the row that was to be inserted, and the one that is updated
-SELECT message FROM error_of($$ INSERT INTO workitem VALUES (1) ON CONFLICT (id) DO UPDATE SET n = workitem.n + 1 $$);
-SELECT message FROM error_of($$ INSERT INTO workitem VALUES (3) ON CONFLICT (id) DO UPDATE SET n = workitem.n + 1 $$);
-SELECT message FROM error_of($$ INSERT INTO workitem VALUES (3) ON CONFLICT (id) DO NOTHING $$);
-SELECT message FROM error_of($$ INSERT INTO workitem VALUES (1) ON CONFLICT (id) DO UPDATE SET id = 8 $$);
+SELECT message FROM error_with_context($$ INSERT INTO workitem VALUES (1) ON CONFLICT (id) DO UPDATE SET n = workitem.n + 1 $$);
+SELECT message FROM error_with_context($$ INSERT INTO workitem VALUES (3) ON CONFLICT (id) DO UPDATE SET n = workitem.n + 1 $$);
+SELECT message FROM error_with_context($$ INSERT INTO workitem VALUES (3) ON CONFLICT (id) DO NOTHING $$);
+SELECT message FROM error_with_context($$ INSERT INTO workitem VALUES (1) ON CONFLICT (id) DO UPDATE SET id = 8 $$);
 
 -- MERGE
-SELECT message FROM error_of($$ MERGE INTO workitem AS w USING (VALUES (1), (7)) AS v (id) ON w.id = v.id
+SELECT message FROM error_with_context($$ MERGE INTO workitem AS w USING (VALUES (1), (7)) AS v (id) ON w.id = v.id
 	WHEN MATCHED THEN UPDATE SET n = n + 1 WHEN NOT MATCHED THEN INSERT (id) VALUES (v.id) $$);
-SELECT message FROM error_of($$ MERGE INTO workitem AS w USING (VALUES (1), (3)) AS v (id) ON w.id = v.id
+SELECT message FROM error_with_context($$ MERGE INTO workitem AS w USING (VALUES (1), (3)) AS v (id) ON w.id = v.id
 	WHEN MATCHED THEN UPDATE SET n = n + 1 $$);
-SELECT message FROM error_of($$ MERGE INTO workitem AS w USING (VALUES (8)) AS v (id) ON w.id = v.id
+SELECT message FROM error_with_context($$ MERGE INTO workitem AS w USING (VALUES (8)) AS v (id) ON w.id = v.id
 	WHEN NOT MATCHED THEN INSERT (id) VALUES (v.id) $$);
-SELECT message FROM error_of($$ MERGE INTO workitem AS w USING (VALUES (4)) AS v (id) ON w.id = v.id
+SELECT message FROM error_with_context($$ MERGE INTO workitem AS w USING (VALUES (4)) AS v (id) ON w.id = v.id
 	WHEN MATCHED THEN DELETE $$);
-SELECT message FROM error_of($$ MERGE INTO workitem AS w USING (VALUES (7)) AS v (id) ON w.id = v.id
+SELECT message FROM error_with_context($$ MERGE INTO workitem AS w USING (VALUES (7)) AS v (id) ON w.id = v.id
 	WHEN MATCHED THEN DELETE $$);
 
 -- COPY
@@ -72,30 +64,30 @@ CREATE TABLE referenced (id int PRIMARY KEY);
 CREATE TABLE referencing (id int REFERENCES referenced);
 SELECT lease_protect('referencing', 'referencing:{id}');
 \pset expanded on
-SELECT * FROM error_of($$ TRUNCATE workitem $$);
-SELECT code, message FROM error_of($$ TRUNCATE referenced CASCADE $$);
+SELECT * FROM error_with_context($$ TRUNCATE workitem $$);
+SELECT code, message FROM error_with_context($$ TRUNCATE referenced CASCADE $$);
 \pset expanded off
 DROP TABLE referencing, referenced;
 
 -- through a view, a function, a rule, a writable CTE
 CREATE VIEW regress_view AS SELECT id, n FROM workitem WHERE id < 4;
-SELECT message FROM error_of($$ UPDATE regress_view SET n = n + 1 $$);
-SELECT message FROM error_of($$ UPDATE regress_view SET n = n + 1 WHERE id < 3 $$);
-SELECT message FROM error_of($$ WITH moved AS (DELETE FROM workitem WHERE id = 4 RETURNING *) SELECT * FROM moved $$);
+SELECT message FROM error_with_context($$ UPDATE regress_view SET n = n + 1 $$);
+SELECT message FROM error_with_context($$ UPDATE regress_view SET n = n + 1 WHERE id < 3 $$);
+SELECT message FROM error_with_context($$ WITH moved AS (DELETE FROM workitem WHERE id = 4 RETURNING *) SELECT * FROM moved $$);
 DROP VIEW regress_view;
 
 -- SELECT ... FOR UPDATE and reading need no lease
 SELECT id FROM workitem WHERE id = 3 FOR UPDATE;
 
--- the token, when it is set, has to be that of the lease
+-- a token that is set must be the token of the lease
 SELECT lease_token('workitem:1', 'ann') AS token \gset
 BEGIN;
 SET LOCAL lease_lock.token = :token;
 UPDATE workitem SET n = n + 1 WHERE id = 1;
 SELECT code, message = format('lease on "workitem:2" is not held by owner "ann" with token %s', :token) AS as_expected, detail
-FROM error_of($$ UPDATE workitem SET n = n + 1 WHERE id = 2 $$);
+FROM error_with_context($$ UPDATE workitem SET n = n + 1 WHERE id = 2 $$);
 SET LOCAL lease_lock.token = -1;
-SELECT code, message, detail FROM error_of($$ UPDATE workitem SET n = n + 1 WHERE id = 1 $$);
+SELECT code, message, detail FROM error_with_context($$ UPDATE workitem SET n = n + 1 WHERE id = 1 $$);
 SET LOCAL lease_lock.token = '';
 UPDATE workitem SET n = n + 1 WHERE id IN (1, 2);
 ROLLBACK;
@@ -106,7 +98,7 @@ SET lease_lock.token = '1 ';
 SET lease_lock.token = '9223372036854775808';
 SET lease_lock.token = '9223372036854775807';
 RESET lease_lock.token;
-SELECT code, left(message, 50) AS message FROM error_of($$ SELECT set_config('lease_lock.owner', repeat('x', 1025), false) $$);
+SELECT code, left(message, 50) AS message FROM error_with_context($$ SELECT set_config('lease_lock.owner', repeat('x', 1025), false) $$);
 SHOW lease_lock.owner;
 -- SET LOCAL, also in a session that has not loaded the library yet
 \c -
@@ -124,13 +116,13 @@ SHOW lease_lock.owner;
 UPDATE workitem SET n = n + 1 WHERE id = 1;
 \set VERBOSITY default
 
--- what is asserted once need not be looked at again in the same transaction,
--- unless the transaction itself gave it up
+-- an asserted lease is not looked at again in the same transaction, unless the
+-- transaction itself ended it
 SET lease_lock.owner = 'ann';
 BEGIN;
 UPDATE workitem SET n = n + 1 WHERE id = 1;
 SELECT lease_release('workitem:1', 'ann');
-SELECT message FROM error_of($$ UPDATE workitem SET n = n + 1 WHERE id = 1 $$);
+SELECT message FROM error_with_context($$ UPDATE workitem SET n = n + 1 WHERE id = 1 $$);
 ROLLBACK;
 -- also within one statement
 CREATE FUNCTION give_up(id int) RETURNS int LANGUAGE plpgsql AS $$
@@ -142,21 +134,21 @@ BEGIN;
 CREATE TABLE many (k int, id int);
 INSERT INTO many VALUES (1, 1), (1, 2);
 SELECT lease_protect('many', 'workitem:{k}');
-SELECT message FROM error_of($$ UPDATE many SET id = id + 1 $$);
-SELECT message FROM error_of($$ UPDATE many SET id = CASE id WHEN 3 THEN give_up(k) ELSE id END $$);
-SELECT message FROM error_of($$ UPDATE many SET id = CASE id WHEN 3 THEN length(set_config('lease_lock.owner', 'bob', true)) ELSE id END $$);
+SELECT message FROM error_with_context($$ UPDATE many SET id = id + 1 $$);
+SELECT message FROM error_with_context($$ UPDATE many SET id = CASE id WHEN 3 THEN give_up(k) ELSE id END $$);
+SELECT message FROM error_with_context($$ UPDATE many SET id = CASE id WHEN 3 THEN length(set_config('lease_lock.owner', 'bob', true)) ELSE id END $$);
 ROLLBACK;
 
 -- only some operations
 CREATE TABLE partly (id int);
 SELECT lease_protect('partly', 'partly:{id}', ' Update ');
 INSERT INTO partly VALUES (1);
-SELECT message FROM error_of($$ UPDATE partly SET id = id $$);
+SELECT message FROM error_with_context($$ UPDATE partly SET id = id $$);
 TRUNCATE partly;
 SELECT lease_unprotect('partly');
 SELECT lease_protect('partly', 'partly:{id}', 'delete,insert');
-SELECT message FROM error_of($$ INSERT INTO partly VALUES (1) $$);
-SELECT message FROM error_of($$ TRUNCATE partly $$);
+SELECT message FROM error_with_context($$ INSERT INTO partly VALUES (1) $$);
+SELECT message FROM error_with_context($$ TRUNCATE partly $$);
 SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'partly'::regclass ORDER BY tgname;
 DROP TABLE partly;
 
@@ -172,18 +164,18 @@ ALTER TABLE part ATTACH PARTITION part_south FOR VALUES IN ('south');
 SELECT lease_acquire('north:1', '1 hour', 'ann');
 UPDATE part SET n = n + 1 WHERE region = 'north';
 UPDATE part_north SET n = n + 1;
-SELECT message FROM error_of($$ UPDATE part SET n = n + 1 $$);
-SELECT message FROM error_of($$ UPDATE part_south SET n = n + 1 $$);
-SELECT message FROM error_of($$ INSERT INTO part_north VALUES ('north', 2) $$);
+SELECT message FROM error_with_context($$ UPDATE part SET n = n + 1 $$);
+SELECT message FROM error_with_context($$ UPDATE part_south SET n = n + 1 $$);
+SELECT message FROM error_with_context($$ INSERT INTO part_north VALUES ('north', 2) $$);
 -- a row that moves to another partition
-SELECT message FROM error_of($$ UPDATE part SET region = 'south', id = 2 WHERE region = 'north' $$);
+SELECT message FROM error_with_context($$ UPDATE part SET region = 'south', id = 2 WHERE region = 'north' $$);
 SELECT lease_acquire('south:2', '1 hour', 'ann');
 UPDATE part SET region = 'south', id = 2 WHERE region = 'north';
 SELECT tableoid::regclass, region, id, n FROM part ORDER BY n;
-SELECT message FROM error_of($$ TRUNCATE part $$);
-SELECT message FROM error_of($$ TRUNCATE part_north $$);
-SELECT message FROM error_of($$ SELECT lease_unprotect('part_north') $$);
-SELECT message FROM error_of($$ SELECT lease_protect('part_north', 'x') $$);
+SELECT message FROM error_with_context($$ TRUNCATE part $$);
+SELECT message FROM error_with_context($$ TRUNCATE part_north $$);
+SELECT message FROM error_with_context($$ SELECT lease_unprotect('part_north') $$);
+SELECT message FROM error_with_context($$ SELECT lease_protect('part_north', 'x') $$);
 SELECT lease_unprotect('part');
 SELECT count(*) FROM pg_trigger WHERE tgrelid IN ('part'::regclass, 'part_north'::regclass, 'part_south'::regclass);
 DROP TABLE part;
@@ -195,7 +187,7 @@ CREATE TRIGGER zzz_shift BEFORE INSERT OR UPDATE ON shifted FOR EACH ROW EXECUTE
 SELECT lease_protect('shifted', 'workitem:{id}');
 INSERT INTO shifted VALUES (0);
 UPDATE shifted SET id = id;
-SELECT message FROM error_of($$ UPDATE shifted SET id = id $$);
+SELECT message FROM error_with_context($$ UPDATE shifted SET id = id $$);
 DROP TABLE shifted;
 
 -- triggers made by hand
@@ -203,8 +195,8 @@ CREATE TABLE by_hand (id int);
 INSERT INTO by_hand VALUES (1), (2), (3);
 CREATE TRIGGER t BEFORE UPDATE OF id ON by_hand FOR EACH ROW WHEN (OLD.id > 1) EXECUTE FUNCTION lease_guard('workitem:{id}');
 UPDATE by_hand SET id = id WHERE id = 1;
-SELECT message FROM error_of($$ UPDATE by_hand SET id = id WHERE id = 3 $$);
-SELECT code, message FROM error_of($$ SELECT lease_protect('by_hand', 'x') $$);
+SELECT message FROM error_with_context($$ UPDATE by_hand SET id = id WHERE id = 3 $$);
+SELECT code, message FROM error_with_context($$ SELECT lease_protect('by_hand', 'x') $$);
 DROP TRIGGER t ON by_hand;
 CREATE FUNCTION try_trigger(definition text) RETURNS TABLE (code text, message text) LANGUAGE plpgsql AS $$
 BEGIN
@@ -237,6 +229,6 @@ UPDATE workitem SET n = n + 1 WHERE id = 5;
 RESET session_replication_role;
 
 RESET lease_lock.owner;
-DROP FUNCTION error_of, give_up, shift, try_trigger;
+DROP FUNCTION give_up, shift, try_trigger;
 DROP TABLE workitem;
 TRUNCATE lease_lock;

@@ -1,6 +1,6 @@
--- Guard: which role needs the privileges of the one that acquired the lease.
--- It is the current role, or that of the session where a cascade or a function
--- runs as somebody else.
+-- Guard: which role needs the privileges of the role that acquired the lease: the
+-- current role or, if a cascade or a function runs as another role, that of the
+-- session.
 
 CREATE ROLE regress_lease_owner;
 CREATE ROLE regress_lease_app;
@@ -46,12 +46,12 @@ DELETE FROM account WHERE id = 2;
 SET ROLE regress_lease_owner;
 ALTER TABLE account ENABLE TRIGGER "~lease_guard";
 
--- another role, who knows the owner's name
+-- another role that knows the owner name
 SET ROLE regress_lease_other;
 UPDATE account SET balance = 0 WHERE id = 1;
 SELECT book(1, 40);
 DELETE FROM account WHERE id = 1;
--- that the table is its own makes no difference
+-- owning the table makes no difference
 SET ROLE regress_lease_owner;
 UPDATE account SET balance = 0 WHERE id = 1;
 -- once it has the privileges, it may
@@ -66,8 +66,8 @@ SET lease_lock.owner = 'bob';
 UPDATE account SET balance = 0 WHERE id = 2;
 SELECT book(2, 50);
 
--- A cascade runs as the owner of the table, whom nobody asked: a lease of that
--- role is no use to others who name its owner.
+-- A cascade runs as the owner of the table. Other roles cannot use a lease of that
+-- role by setting its owner name.
 SET ROLE regress_lease_owner;
 ALTER TABLE account DISABLE TRIGGER "~lease_guard";
 CREATE FUNCTION close(number int) RETURNS void SECURITY DEFINER LANGUAGE sql AS $$ DELETE FROM account WHERE id = number $$;
@@ -75,7 +75,7 @@ CREATE FUNCTION close_as(number int) RETURNS void SECURITY DEFINER SET lease_loc
 SET ROLE regress_lease_app;
 DELETE FROM account WHERE id = 2;
 SELECT close(2);
--- But where that role names it, it may: in a function of its own, or in its session.
+-- But that role may set it, in a function of its own or in its session.
 SET lease_lock.owner = 'nobody';
 BEGIN;
 SELECT close_as(2);
@@ -89,7 +89,7 @@ TABLE booking;
 ROLLBACK;
 SET ROLE regress_lease_app;
 SET lease_lock.owner = 'bob';
--- not even after that role relied on it in the same transaction
+-- not even after that role asserted the lease in the same transaction
 BEGIN;
 SELECT book(2, 60);
 DELETE FROM account WHERE id = 2;

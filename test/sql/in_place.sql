@@ -1,9 +1,9 @@
--- A lease that comes and goes is updated in place: no new index entries.
+-- A lease that is acquired and released is updated in place: no new index entries.
 
 CREATE TABLE name (resource text, owner text);
 INSERT INTO name VALUES ('door', 'ann');
 
--- wherever the names come from: a column stores them in another form than a literal
+-- also if the names come from a column, where they are stored in another form
 BEGIN;
 SELECT lease_acquire('door', '1 hour', 'ann'), lease_release(resource, owner) FROM name;
 SELECT lease_acquire(resource, '1 hour', owner), lease_renew('door', '2 hours', 'ann'), lease_release('door', 'ann') FROM name;

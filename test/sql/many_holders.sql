@@ -1,5 +1,5 @@
 -- A thousand holders of one resource, readers and permits: each has its own lease,
--- and nobody gets one too many.
+-- and never one more than allowed.
 
 CREATE VIEW holders AS
 SELECT mode, count(*) AS held, count(DISTINCT slot) AS slots, count(DISTINCT owner) AS owners, count(DISTINCT token) AS tokens
@@ -15,20 +15,20 @@ COMMIT;
 SELECT * FROM holders;
 SELECT max(slot) FROM lease_lock;
 
--- each owner finds its own, and gets no second one
+-- each owner finds its lease, and gets no second one
 SELECT count(*) FILTER (WHERE lease_acquire_permit('r', 2000, '1 hour', 'o' || i)) AS twice,
 	count(*) FILTER (WHERE lease_renew('r', '2 hours', 'o' || i)) AS renewed,
 	count(DISTINCT lease_assert('r', 'o' || i)) AS asserted
 FROM generate_series(1, 1000, 37) AS i;
 SELECT count(*) AS released FROM generate_series(1, 1000, 10) AS i WHERE lease_release('r', 'o' || i);
 
--- who comes next takes the rows that were left
+-- later grants use the rows of released leases
 SELECT count(*) AS readers FROM generate_series(1, 100) AS i WHERE lease_acquire_shared('r', '1 hour', 'r' || i);
 SELECT lease_acquire_permit('r', 1000, '1 hour', 'late') AS full, lease_acquire_permit('r', 1001, '1 hour', 'late') AS one_more;
 SELECT * FROM holders;
 SELECT max(slot), count(*) AS rows FROM lease_lock;
 
--- a writer waits for all of them, and takes over those that ran out
+-- a writer is refused until all of them end, and takes over those that expired
 SELECT lease_acquire('r', '1 hour', 'writer') AS beside_them;
 SELECT sum(lease_release_all('o' || i)) AS released FROM generate_series(1, 20) AS i;
 UPDATE lease_lock SET expires_at = '2000-01-01' WHERE owner IS NOT NULL;

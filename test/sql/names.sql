@@ -27,7 +27,7 @@ SELECT what, lease_acquire(name, '1 hour', 'other') AS other, lease_renew(name, 
 SELECT lease_acquire(repeat('ä', 513), '1 hour', 'ann');
 SELECT lease_acquire('door', '1 hour', repeat('😀', 257));
 
--- a value that the server stored compressed or out of line is the same name
+-- a value that is stored compressed or out of line is the same name
 CREATE TABLE stored (name text);
 INSERT INTO stored VALUES (repeat('x', 1024));
 ALTER TABLE stored ALTER name SET STORAGE EXTERNAL;

@@ -1,4 +1,4 @@
--- What the extension made: signatures, volatility, comments, privileges.
+-- The objects of the extension: signatures, volatility, comments, privileges.
 
 SELECT p.oid::regprocedure AS function, p.prorettype::regtype AS returns, p.provolatile, p.proparallel,
 	p.proisstrict, p.proleakproof, p.prosecdef, has_function_privilege('public', p.oid, 'EXECUTE') AS public,
@@ -26,7 +26,7 @@ SELECT extconfig::regclass[] AS dumped FROM pg_extension WHERE extname = 'lease_
 SELECT table_name, privilege_type FROM information_schema.role_table_grants
 WHERE grantee = 'PUBLIC' AND table_name LIKE 'lease\_%' ORDER BY table_name;
 
--- settings, once the library is loaded; those of the server's start are known only when it is preloaded, and so
--- is which clock there is
+-- settings, once the library is loaded; without preloading, there are no settings of the server start, and the clock
+-- is another one
 SELECT lease_token('any', 'one');
 SELECT name, unit, context, vartype, min_val, max_val, boot_val FROM pg_settings WHERE name LIKE 'lease\_lock.%' AND context NOT IN ('postmaster', 'internal') ORDER BY name;

@@ -1,32 +1,26 @@
--- Permits: at most so many owners at a time.
+-- Permits: at most a given number of owners at a time.
 
-CREATE FUNCTION error_of(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-	EXECUTE statement;
-	message := 'no error';
-EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set helpers :source '/sql/include/error_of.sql'
+\i :helpers
 
 -- three of them
 SELECT o, lease_acquire_permit('api', 3, '1 hour', o) FROM unnest(ARRAY['ann', 'bob', 'carl', 'dora']) AS o;
 SELECT owner, mode, slot BETWEEN 1 AND 3 AS slot, state FROM lease_status ORDER BY owner;
--- one comes back, one is taken; never two by the same owner
+-- one is released, one is acquired; never two by the same owner
 SELECT lease_release('api', 'bob'), lease_acquire_permit('api', 3, '1 hour', 'ann'), lease_acquire_permit('api', 3, '1 hour', 'dora'), lease_acquire_permit('api', 3, '1 hour', 'bob');
 -- not beside an exclusive lease, and an exclusive lease not beside them
 SELECT lease_acquire('api', '1 hour', 'eve');
 SELECT lease_release_all(o) FROM unnest(ARRAY['ann', 'carl', 'dora']) AS o;
 SELECT lease_acquire('api', '1 hour', 'eve'), lease_acquire_permit('api', 3, '1 hour', 'ann'), lease_release('api', 'eve');
 
--- callers may state different numbers: each is about all who have one
+-- callers may state different numbers: each is compared with all permits that are held
 SELECT o, lease_acquire_permit('api', 5, '1 hour', o) FROM unnest(ARRAY['a', 'b', 'c', 'd']) AS o;
 SELECT lease_acquire_permit('api', 4, '1 hour', 'e') AS four, lease_acquire_permit('api', 3, '1 hour', 'e') AS three, lease_acquire_permit('api', 1, '1 hour', 'e') AS one;
 SELECT lease_release('api', 'a'), lease_acquire_permit('api', 3, '1 hour', 'e') AS three, lease_acquire_permit('api', 4, '1 hour', 'e') AS four;
 SELECT lease_acquire_permit('api', 5, '1 hour', 'f') AS five, lease_acquire_permit('api', 5, '1 hour', 'g') AS sixth;
 SELECT count(*), max(slot) <= 5 AS in_range FROM lease_status;
--- those in a place beyond the number count as well
+-- permits in slots above the number count as well
 TRUNCATE lease_lock;
 SELECT count(*) FROM generate_series(1, 20) AS i WHERE lease_acquire_permit('wide', 20, '1 hour', 'o' || i);
 SELECT count(lease_release('wide', owner)) FROM (SELECT owner FROM lease_status WHERE slot <= 10 OFFSET 0) AS s;
@@ -36,7 +30,7 @@ SELECT lease_acquire_shared('mixed', '1 hour', 'a'), lease_acquire_permit('mixed
 	lease_acquire_shared('mixed', '1 hour', 'c'), lease_acquire_permit('mixed', 3, '1 hour', 'd') AS three;
 SELECT owner, mode FROM lease_status WHERE resource = 'mixed' ORDER BY owner;
 
--- one that expired makes room, is its owner's to release until somebody takes its place, and nobody's afterwards
+-- an expired permit makes room; its owner can release it until it is taken over, and not afterwards
 TRUNCATE lease_lock;
 SELECT lease_acquire_permit('one', 1, '1 hour', 'ann');
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE slot > 0;
@@ -84,12 +78,11 @@ TRUNCATE lease_lock;
 SELECT lease_acquire_permit('ends', 2, '1 hour', 'ann'), lease_acquire_permit('ends', 2, '100 ms', 'bob');
 SELECT lease_acquire_permit('ends', 2, '1 hour', 'carl', '1 minute');
 SELECT owner FROM lease_status ORDER BY owner;
--- of those who share, the exclusive lease waits for the last
+-- an exclusive request waits for the last of the permits
 TRUNCATE lease_lock;
 SELECT lease_acquire_shared('ends', '150 ms', 'ann'), lease_acquire_shared('ends', '50 ms', 'bob');
 SELECT max(expires_at) AS ends FROM lease_status \gset
 SELECT lease_acquire('ends', '1 hour', 'carl', '1 minute');
 SELECT granted_at BETWEEN :'ends'::timestamptz AND :'ends'::timestamptz + interval '5 seconds' AS in_time FROM lease_status WHERE owner = 'carl';
 
-DROP FUNCTION error_of;
 TRUNCATE lease_lock;

@@ -1,15 +1,9 @@
 -- Protect: what may be protected, by whom, and how leases are named.
 
-CREATE FUNCTION error_of(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-	EXECUTE statement;
-	message := 'no error';
-EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-END $$;
--- the name of the lease that an update of all rows asks for
+\getenv source PG_ABS_SRCDIR
+\set helpers :source '/sql/include/error_of.sql'
+\i :helpers
+-- the name of the lease that an update of all rows needs
 CREATE FUNCTION lease_of(relation regclass) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	message text;
@@ -102,7 +96,7 @@ FROM (VALUES
 RESET DateStyle;
 RESET TimeZone;
 
--- types whose text is a matter of settings, or can be written in several ways
+-- types whose text depends on settings, or can be written in several ways
 SELECT code, message FROM (VALUES ('float8'), ('bytea'), ('interval'), ('money'), ('int[]'), ('json'), ('timetz'), ('int4range')) AS v (type),
 	LATERAL error_of(format($$ CREATE TABLE named (id %s); SELECT lease_protect('named', '{id}') $$, type));
 
@@ -134,7 +128,7 @@ SELECT message FROM error_of($$ INSERT INTO named VALUES (1, 2) $$);
 ROLLBACK;
 SELECT message FROM error_of($$ INSERT INTO named VALUES (1, 2) $$);
 
--- a statement goes by the template that there was when it began, also if it replaces that
+-- a statement uses the template that existed when it began, even if it replaces it
 CREATE FUNCTION replace_template(template text) RETURNS int LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE format('CREATE OR REPLACE TRIGGER "~lease_guard" BEFORE INSERT ON named FOR EACH ROW EXECUTE FUNCTION lease_guard(%L)', template);
@@ -216,7 +210,7 @@ DROP FOREIGN DATA WRAPPER regress_wrapper CASCADE;
 DROP SEQUENCE regress_sequence;
 DROP TABLE workitem CASCADE;
 DROP ROLE regress_lease_ann, regress_lease_bob;
-DROP FUNCTION error_of, lease_of, name_of;
+DROP FUNCTION lease_of, name_of;
 DROP TYPE regress_color;
 DROP DOMAIN regress_number;
 RESET client_min_messages;

@@ -18,7 +18,7 @@ SELECT lease_purge();
 SELECT resource FROM lease_lock ORDER BY resource;
 SELECT lease_purge();
 
--- what was removed can be granted again, and belongs to nobody until then
+-- a purged lease can be granted again
 SELECT lease_release('expired', 'ann');
 SELECT lease_acquire('expired', '1 hour', 'bob');
 

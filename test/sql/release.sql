@@ -21,12 +21,12 @@ SELECT lease_acquire('door', '1 hour', 'bob');
 SELECT lease_release('door', 'ann');
 SELECT lease_token('door', 'bob') IS NOT NULL AS still_held;
 
--- what stays is a tombstone that says when it ended
+-- the row stays as a tombstone with the time of the release
 SELECT lease_release('door', 'bob');
 SELECT owner, slot, expires_at BETWEEN granted_at AND clock_timestamp() AS ended FROM lease_lock;
 SELECT count(*) FROM lease_status;
 
--- everything that an owner took, expired leases included, and nothing of others
+-- all leases of an owner, expired ones included, and none of others
 SELECT lease_acquire('r' || i, '1 hour', CASE WHEN i % 3 = 0 THEN 'bob' ELSE 'ann' END) FROM generate_series(1, 9) AS i;
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource IN ('r1', 'r2');
 SELECT lease_release_all('ann');
@@ -34,12 +34,12 @@ SELECT lease_release_all('ann');
 SELECT resource, owner FROM lease_status ORDER BY resource;
 SELECT lease_release_all('nobody');
 
--- the same owner name with more behind it is another owner
+-- an owner name that begins with another owner name is another owner
 SELECT lease_release_all('bo'), lease_release_all('bob ');
 
 TRUNCATE lease_lock;
 
--- The session remembers where it wrote a row last. Another one may be there by
+-- The session remembers where it wrote a row last. Another row may be there by
 -- now: here the table is rewritten, without the older version of the first row.
 SELECT lease_acquire('moved ' || n, '1 hour', 'ann') FROM generate_series(1, 3) AS n;
 UPDATE lease_lock SET granted_at = granted_at WHERE resource = 'moved 1';
@@ -48,7 +48,7 @@ SELECT lease_release('moved 3', 'ann');
 SELECT resource FROM lease_status WHERE resource LIKE 'moved %' ORDER BY resource;
 SELECT lease_release_all('ann');
 
--- Nor is a row found there that was deleted.
+-- A row that was deleted there is not found, either.
 SELECT lease_acquire('gone', '1 hour', 'ann');
 DELETE FROM lease_lock WHERE resource = 'gone';
 SELECT lease_release('gone', 'ann'), lease_acquire('gone', '1 hour', 'bob'), lease_release('gone', 'bob');

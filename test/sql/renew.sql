@@ -14,17 +14,17 @@ SELECT expires_at > :'before_expires_at'::timestamptz + interval '30 minutes' AS
 	xid = :'before_xid'::xid8 AS same_transaction
 FROM lease_lock;
 
--- asking for less is no reason to give some back
+-- a shorter ttl does not shorten the lease
 SELECT expires_at FROM lease_lock \gset long_
 SELECT lease_renew('door', '1 second', 'ann');
 SELECT expires_at = :'long_expires_at' AS not_shortened FROM lease_lock;
 
--- expired is over, even when nobody took it
+-- an expired lease cannot be renewed, even if nobody took it over
 UPDATE lease_lock SET expires_at = now() - interval '1 second';
 SELECT lease_renew('door', '1 hour', 'ann');
 SELECT state FROM lease_status;
 
--- released is over
+-- a released lease cannot be renewed
 SELECT lease_acquire('door', '1 hour', 'ann');
 SELECT lease_release('door', 'ann');
 SELECT lease_renew('door', '1 hour', 'ann');

@@ -8,22 +8,22 @@ SELECT lease_renew(ARRAY['a', 'b', 'c'], '5 hours', 'ann');
 SELECT resource, expires_in > '4 hours' AS renewed FROM lease_status ORDER BY resource;
 SELECT lease_renew(ARRAY['a', 'd'], '9 hours', 'ann') AS one_of_another, lease_renew(ARRAY['a', 'none'], '9 hours', 'ann') AS one_of_nobody;
 SELECT resource, expires_in > '8 hours' AS renewed FROM lease_status ORDER BY resource;
--- what was done before in the transaction stays
+-- earlier work of the transaction stays
 BEGIN;
 SELECT lease_renew('b', '9 hours', 'ann'), lease_renew(ARRAY['a', 'd'], '9 hours', 'ann');
 COMMIT;
 SELECT resource, expires_in > '8 hours' AS renewed FROM lease_status ORDER BY resource;
--- one name that is no array is still one name
+-- a single name is not taken for an array
 SELECT lease_renew('a', '1 hour', 'ann'), lease_renew('{a,d}', '1 hour', 'ann');
 
--- all that there are
+-- all leases of the owner
 SELECT lease_renew_all('20 hours', 'ann') AS ann, lease_renew_all('20 hours', 'bob') AS bob, lease_renew_all('20 hours', 'carl') AS carl;
 SELECT resource, expires_in > '19 hours' AS renewed FROM lease_status ORDER BY resource;
--- not what expired
+-- not expired ones
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'a';
 SELECT lease_renew_all('20 hours', 'ann');
 SELECT state FROM lease_status WHERE resource = 'a';
--- those of other roles are passed over
+-- leases of other roles are skipped
 CREATE ROLE regress_lease_renewer;
 SET ROLE regress_lease_renewer;
 SELECT lease_acquire('e', '1 hour', 'ann');

@@ -1,22 +1,16 @@
 -- lease_request: all of it in one call, and a row as its answer.
 
-CREATE FUNCTION error_of(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-	EXECUTE statement;
-	message := 'no error';
-EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set helpers :source '/sql/include/error_of.sql'
+\i :helpers
 \pset null '(null)'
 
 -- granted: the token and the end are those of the lease
 SELECT granted, token, expires_at, waited < '5 s' AS at_once, blocked_by, blocked_for FROM lease_request('door', '1 hour', 'ann') \gset r_
 SELECT :'r_granted' AS granted, token = :r_token AS token, expires_at = :'r_expires_at' AS expires_at, :'r_at_once' AS at_once, mode, holds FROM lease_status;
--- nobody is in the way: a variable of psql is not set by a null
+-- no blocker: \gset does not set a variable from a null
 \echo :r_blocked_by, :r_blocked_for
--- refused: by whom, and for how long still
+-- refused: who holds the lease, and for how long
 SELECT granted, token, expires_at, waited < '5 s' AS at_once, blocked_by, blocked_for BETWEEN '59 minutes' AND '1 hour' AS blocked_for FROM lease_request('door', '1 hour', 'bob');
 -- the time that it waited
 SELECT granted, waited BETWEEN '50 ms' AND '5 s' AS waited, blocked_by FROM lease_request('door', '1 hour', 'bob', '50 ms');
@@ -32,18 +26,18 @@ SELECT granted, blocked_by IN ('ann', 'bob') AS by_one_of_them, blocked_for BETW
 SELECT granted, blocked_for BETWEEN '119 minutes' AND '2 hours' AS blocked_for FROM lease_request('p', '1 hour', 'carl');
 SELECT resource, owner, mode FROM lease_status ORDER BY resource, owner;
 
--- who is in the way is told to those who may act for it
+-- the blocking owner is shown only to roles that may act for it
 CREATE ROLE regress_lease_ann;
 SET ROLE regress_lease_ann;
 SELECT granted, blocked_by, blocked_for > '50 minutes' AS blocked_for FROM lease_request('door', '1 hour', 'bob');
 SELECT granted, blocked_by, blocked_for > '50 minutes' AS blocked_for FROM lease_request('s', '1 hour', 'bob');
--- the owner's name alone does not make it one's own
+-- using the same owner name does not make the lease the caller's own
 SELECT granted, blocked_by FROM lease_request('door', '1 hour', 'ann', if_own => 'count');
 SELECT granted, blocked_by FROM lease_request('s', '1 hour', 'ann', mode => 'shared', if_own => 'count');
 RESET ROLE;
 DROP ROLE regress_lease_ann;
 
--- counted: granted again to its owner in the same mode, with the same token, to be released as often
+-- count: granted again to its owner in the same mode, with the same token; it must be released as many times
 TRUNCATE lease_lock;
 CREATE FUNCTION twice(m text, p int) RETURNS TABLE (first boolean, refused boolean, again boolean, same_token boolean, extended boolean, other_owner boolean) LANGUAGE plpgsql AS $$
 DECLARE
@@ -81,7 +75,7 @@ SELECT granted FROM lease_request('once', '1 hour', 'ann', if_own => 'count') UN
 SELECT holds, lease_transfer('once', 'ann', 'bob') IS NOT NULL AS transferred FROM lease_status WHERE resource = 'once';
 SELECT holds FROM lease_status WHERE resource = 'once';
 SELECT lease_release('once', 'bob'), lease_release('once', 'bob');
--- once it has expired there is nothing to come back to: it begins again, and one release ends what expired
+-- an expired lease cannot be counted: a new one begins, and one release ends an expired lease
 SELECT granted FROM lease_request('exp', '1 hour', 'ann', if_own => 'count') UNION ALL SELECT granted FROM lease_request('exp', '1 hour', 'ann', if_own => 'count');
 SELECT token AS before FROM lease_status WHERE resource = 'exp' \gset
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'exp';
@@ -89,7 +83,7 @@ SELECT granted, token > :before AS new_token FROM lease_request('exp', '1 hour',
 SELECT holds FROM lease_status WHERE resource = 'exp';
 UPDATE lease_lock SET holds = 5, expires_at = now() - interval '1 second' WHERE resource = 'exp';
 SELECT lease_release('exp', 'ann'), lease_release('exp', 'ann');
--- undone with its savepoint
+-- a rollback to a savepoint undoes it
 BEGIN;
 SELECT granted FROM lease_request('sp', '1 hour', 'ann', if_own => 'count');
 SAVEPOINT s;
@@ -97,7 +91,7 @@ SELECT granted FROM lease_request('sp', '1 hour', 'ann', if_own => 'count');
 ROLLBACK TO s;
 SELECT lease_release('sp', 'ann'), lease_token('sp', 'ann') IS NULL AS gone;
 COMMIT;
--- too often
+-- too many times
 SELECT granted FROM lease_request('often', '1 hour', 'ann', if_own => 'count');
 UPDATE lease_lock SET holds = 2147483647 WHERE resource = 'often';
 \pset expanded on
@@ -116,7 +110,7 @@ SELECT lease_purge();
 UPDATE lease_lock SET expires_at = now() - interval '1 second';
 SELECT count(*) FROM lease_status WHERE resource = 'job';
 SELECT lease_acquire('job', '1 hour', 'bob');
--- one that goes on for longer than that is free when it is released
+-- a lease that is held for longer than that is free when it is released
 SELECT granted FROM lease_request('long', '1 hour', 'ann', min_hold => '30 minutes');
 UPDATE lease_lock SET hold_until = now() - interval '1 second' WHERE resource = 'long';
 SELECT lease_release('long', 'ann'), lease_acquire('long', '1 hour', 'bob');
@@ -124,22 +118,22 @@ SELECT lease_release('long', 'ann'), lease_acquire('long', '1 hour', 'bob');
 SELECT granted FROM lease_request('equal', '1 hour', 'ann', min_hold => '1 hour');
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'equal';
 SELECT lease_release('equal', 'ann'), lease_acquire('equal', '1 hour', 'bob');
--- a permit's place, and a reader's, is kept as well
+-- the slot of a permit or a reader is kept as well
 SELECT granted FROM lease_request('pool', '1 hour', 'ann', mode => 'permit', permits => 1, min_hold => '30 minutes');
 SELECT lease_release('pool', 'ann'), lease_acquire_permit('pool', 1, '1 hour', 'bob') AS one, lease_acquire_permit('pool', 2, '1 hour', 'bob') AS two, lease_acquire('pool', '1 hour', 'carl') AS exclusive;
 SELECT owner, mode, state FROM lease_status WHERE resource = 'pool' ORDER BY state;
--- the owner's own too; it has no lease, but its place is not free
+-- that is also true for the owner itself: it has no lease, but the slot is not free
 SELECT granted, blocked_by FROM lease_request('pool', '1 hour', 'ann', mode => 'permit', permits => 2);
--- to be waited for like a lease
+-- a waiter waits for that as for a lease
 SELECT granted FROM lease_request('soon', '1 hour', 'ann', min_hold => '100 ms');
 SELECT expires_at - granted_at AS before, granted_at + interval '100 ms' AS until FROM lease_status WHERE resource = 'soon' \gset
 SELECT lease_release('soon', 'ann'), lease_acquire('soon', '1 hour', 'bob', '1 minute');
 SELECT granted_at >= :'until' AS not_before FROM lease_status WHERE resource = 'soon';
--- released everywhere at once, or by force: the promise counts for the owner, not for an administrator
+-- lease_release_all keeps to min_hold, and lease_break does not
 SELECT granted FROM lease_request('forced', '1 hour', 'zoe', min_hold => '30 minutes');
 SELECT lease_release_all('zoe'), lease_acquire('forced', '1 hour', 'bob') AS kept, lease_break('forced'), lease_acquire('forced', '1 hour', 'bob');
 
--- lock_delay: after an expiry nobody gets it for that long
+-- lock_delay: after an expiry the lease is not granted for that long
 TRUNCATE lease_lock;
 SELECT granted FROM lease_request('slow', '1 hour', 'ann', lock_delay => '30 minutes');
 UPDATE lease_lock SET expires_at = now() - interval '1 minute' WHERE resource = 'slow';
@@ -150,12 +144,12 @@ SELECT lease_acquire_shared('slow', '1 hour', 'bob'), lease_acquire_all(ARRAY['s
 SELECT lease_purge();
 UPDATE lease_lock SET expires_at = now() - interval '31 minutes' WHERE resource = 'slow';
 SELECT lease_acquire('slow', '1 hour', 'bob');
--- not after a release, nor for who comes next
+-- not after a release, and not for the next holder
 SELECT granted FROM lease_request('slow2', '1 hour', 'ann', lock_delay => '30 minutes');
 SELECT lease_release('slow2', 'ann'), lease_acquire('slow2', '1 hour', 'bob');
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'slow2';
 SELECT lease_acquire('slow2', '1 hour', 'carl');
--- who gives it back after it has expired ends the delay
+-- a release after the expiry ends the delay
 SELECT granted FROM lease_request('slow3', '1 hour', 'ann', lock_delay => '30 minutes');
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'slow3';
 SELECT lease_acquire('slow3', '1 hour', 'bob'), lease_release('slow3', 'ann'), lease_acquire('slow3', '1 hour', 'bob');
@@ -163,16 +157,16 @@ SELECT lease_acquire('slow3', '1 hour', 'bob'), lease_release('slow3', 'ann'), l
 SELECT granted FROM lease_request('slow4', '1 hour', 'ann', mode => 'permit', permits => 1, lock_delay => '30 minutes');
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'slow4' AND slot > 0;
 SELECT lease_acquire_permit('slow4', 1, '1 hour', 'bob') AS one, lease_acquire('slow4', '1 hour', 'bob') AS exclusive, lease_acquire_permit('slow4', 2, '1 hour', 'bob') AS two;
--- the owner whose permit expired is an owner like others
+-- the owner of the expired permit is refused like any other
 SELECT lease_acquire_permit('slow4', 2, '1 hour', 'ann') AS two, lease_acquire_permit('slow4', 3, '1 hour', 'ann') AS three;
 -- ended by an administrator
 SELECT lease_break('slow4'), lease_acquire('slow4', '1 hour', 'carl');
--- to be waited for
+-- a waiter waits for the end of the delay
 SELECT granted FROM lease_request('slow5', '1 microsecond', 'ann', lock_delay => '100 ms');
 SELECT free_at AS free FROM lease_status WHERE resource = 'slow5' \gset
 SELECT lease_acquire('slow5', '1 hour', 'bob', '1 minute');
 SELECT granted_at >= :'free' AS not_before FROM lease_status WHERE resource = 'slow5';
--- the longest there is
+-- the longest delay
 SELECT granted FROM lease_request('longest', '100000 years', 'ann', lock_delay => '100000 years', min_hold => '100000 years');
 SELECT state, expires_in > '90000 years' AS expires_in, expires_at, free_at FROM lease_status WHERE resource = 'longest';
 RESET lease_lock.purge_after;
@@ -222,7 +216,7 @@ SELECT bool_and((lease_request('large ' || m, '1 hour', 'bob', mode => m, permit
 SELECT resource, payload FROM lease_status WHERE owner = 'bob' ORDER BY resource;
 
 \pset expanded on
--- what must not be null, or is out of range
+-- options that must not be null, or are out of range
 SELECT code, message FROM error_of($$ SELECT lease_request(NULL, '1 hour', 'ann') $$);
 SELECT code, message FROM error_of($$ SELECT lease_request('door', NULL, 'ann') $$);
 SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', NULL) $$);
@@ -245,7 +239,7 @@ SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', lock_del
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', lock_delay => '100001 years') $$);
 SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', lock_delay => '178000000 years') $$);
 SELECT count(*) FROM lease_lock WHERE resource = 'door';
--- nothing at all is what may be left out
+-- NULL is the same as leaving an option out
 SELECT granted FROM lease_request('door', '1 hour', 'ann', min_hold => NULL, lock_delay => NULL, payload => NULL, permits => NULL);
 SELECT granted FROM lease_request('zero', '1 hour', 'ann', min_hold => '0', lock_delay => '0', wait => '0');
 \pset expanded off
@@ -255,5 +249,4 @@ ROLLBACK;
 
 DROP TABLE large;
 DROP FUNCTION twice;
-DROP FUNCTION error_of;
 TRUNCATE lease_lock;

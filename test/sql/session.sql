@@ -1,14 +1,8 @@
 -- lease_request with session => true: a lease that ends with its session. See also t/110_session.pl.
 
-CREATE FUNCTION error_of(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-	EXECUTE statement;
-	message := 'no error';
-EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set helpers :source '/sql/include/error_of.sql'
+\i :helpers
 CREATE PROCEDURE until_gone() LANGUAGE plpgsql AS $$
 BEGIN
 	WHILE EXISTS (SELECT FROM pg_locks WHERE locktype = 'userlock') LOOP
@@ -26,7 +20,7 @@ SELECT state, expires_in, expires_at, free_at, session_pid = pg_backend_pid() AS
 SELECT * FROM locks;
 -- others are refused, and cannot tell for how long
 SELECT granted, blocked_by, blocked_for, reason FROM lease_request('door', '1 hour', 'bob');
--- neither an error nor what releases advisory locks ends it
+-- neither an error nor the release of all advisory locks ends it
 SELECT 1 / 0;
 SELECT pg_advisory_unlock_all();
 DISCARD ALL;
@@ -55,7 +49,7 @@ COMMIT;
 SELECT state FROM lease_status;
 SELECT lease_release('door', 'ann');
 SELECT * FROM locks;
--- the lock goes with a grant that is rolled back
+-- a rollback of the grant releases the lock
 BEGIN;
 SELECT granted FROM lease_request('door', NULL, 'ann', session => true);
 SAVEPOINT s;
@@ -84,13 +78,13 @@ SELECT mode, session_pid = pg_backend_pid() AS mine FROM lease_status WHERE reso
 SELECT count(*) FROM locks;
 SELECT lease_release_all('ann');
 SELECT count(*) FROM locks;
--- a lease that is not one of the session cannot become one, and is not transferred
+-- a lease without session cannot become a session lease, and a session lease cannot be transferred
 SELECT granted FROM lease_request('plain', '1 hour', 'ann');
 SELECT granted, reason FROM lease_request('plain', '1 hour', 'ann', session => true, if_own => 'renew');
 SELECT granted FROM lease_request('bound', '1 hour', 'ann', session => true);
 \pset expanded on
 SELECT * FROM error_of($$ SELECT lease_transfer('bound', 'ann', 'bob') $$);
--- what cannot be
+-- combinations that are refused
 SELECT code, message FROM error_of($$ SELECT lease_request('door', NULL, 'ann') $$);
 SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', session => NULL) $$);
 SELECT code, message FROM error_of($$ SELECT lease_request('door', NULL, 'ann', session => true, lock_delay => '1 s') $$);
@@ -113,7 +107,6 @@ SELECT granted FROM lease_request('left', NULL, 'ann', session => true);
 CALL until_gone();
 SELECT lease_purge();
 SELECT count(*) FROM lease_lock WHERE resource = 'left';
-DROP FUNCTION error_of;
 DROP PROCEDURE until_gone;
 DROP VIEW locks;
 TRUNCATE lease_lock;

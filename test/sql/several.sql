@@ -1,24 +1,18 @@
 -- Several resources: all of them or none, or any of them.
 
-CREATE FUNCTION error_of(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-	EXECUTE statement;
-	message := 'no error';
-EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set helpers :source '/sql/include/error_of.sql'
+\i :helpers
 
 -- all: each is a lease of its own, with a token of its own, in the order of the names' bytes
 SELECT lease_acquire_all(ARRAY['c', 'a', 'B', 'ab'], '1 hour', 'ann');
 SELECT resource, owner, mode, state FROM lease_status ORDER BY token;
 SELECT lease_renew('a', '2 hours', 'ann'), lease_release('c', 'ann'), lease_token('ab', 'ann') IS NOT NULL AS token;
--- none of them, when one is held: by others, by the owner itself, by who shares it
+-- none of them, if one is held: by another owner, by the owner itself, or shared
 SELECT lease_acquire_all(ARRAY['c', 'd', 'a'], '1 hour', 'bob'), lease_acquire_all(ARRAY['c', 'd', 'a'], '1 hour', 'ann');
 SELECT lease_acquire_shared('z', '1 hour', 'carl'), lease_acquire_all(ARRAY['c', 'd', 'z'], '1 hour', 'bob');
 SELECT count(*) FROM lease_status WHERE resource IN ('c', 'd');
--- what a refused one took on the way is free at once, and was never there
+-- leases that a refused call acquired on the way are free at once, and leave no row
 SELECT lease_acquire('c', '1 hour', 'dora'), lease_acquire('d', '1 hour', 'dora');
 -- with what was released and what has expired
 SELECT lease_release('c', 'dora');
@@ -30,7 +24,7 @@ SELECT lease_release_all('bob'), lease_release_all('ann');
 SELECT lease_acquire_all(ARRAY['single'], '1 hour', 'ann'), lease_acquire_all(ARRAY['single'], '1 hour', 'bob');
 -- two calls in one statement
 SELECT lease_acquire_all(ARRAY['p', 'q'], '1 hour', 'ann') AS first, lease_acquire_all(ARRAY['q', 'r'], '1 hour', 'bob') AS second, lease_acquire_all(ARRAY['r', 's'], '1 hour', 'carl') AS third;
--- undone with the transaction
+-- rolled back with the transaction
 BEGIN;
 SELECT lease_acquire_all(ARRAY['t1', 't2'], '1 hour', 'ann');
 SAVEPOINT s;
@@ -47,7 +41,7 @@ SELECT clock_timestamp() AS began \gset
 SELECT lease_acquire_all(ARRAY['0', 'a', 'b', 'c'], '1 hour', 'bob', '100 ms');
 SELECT clock_timestamp() - :'began' BETWEEN '100 ms' AND '5 seconds' AS in_time;
 SELECT count(*) FROM lease_status WHERE resource = '0';
--- the leases begin when the last of them is granted: none has lost time meanwhile
+-- the leases begin when the last of them is granted, so none of them loses time
 TRUNCATE lease_lock;
 SELECT lease_acquire('b', '200 ms', 'ann');
 SELECT expires_at AS ends FROM lease_status \gset
@@ -68,7 +62,7 @@ TRUNCATE lease_lock;
 SELECT lease_acquire_any(ARRAY['c', 'a', 'b'], '1 hour', 'ann');
 SELECT lease_acquire_any(ARRAY['c', 'a', 'b'], '1 hour', 'ann'), lease_acquire_any(ARRAY['c', 'a', 'b'], '1 hour', 'bob'), lease_acquire_any(ARRAY['c', 'a', 'b'], '1 hour', 'carl') IS NULL AS none;
 SELECT resource, owner FROM lease_status ORDER BY resource;
--- one that came back, or has expired; not one that is shared
+-- a released or expired one; not a shared one
 SELECT lease_release('b', 'bob'), lease_acquire_shared('0', '1 hour', 'dora'), lease_acquire_any(ARRAY['0', 'a', 'b', 'c'], '1 hour', 'carl');
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'a';
 SELECT lease_acquire_any(ARRAY['0', 'c', 'b', 'a'], '1 hour', 'eve');
@@ -83,7 +77,7 @@ SELECT lease_acquire_any(ARRAY['code 1', 'code 2'], '1 hour', 'x', '50 ms');
 SELECT clock_timestamp() - :'began' BETWEEN '50 ms' AND '5 seconds' AS in_time;
 SELECT lease_release('code 3', 'customer 3'), lease_acquire('code 3', '100 ms', 'short');
 SELECT lease_acquire_any(ARRAY['code 1', 'code 2', 'code 3', 'code 4'], '1 hour', 'x', '1 minute'), lease_acquire_any(ARRAY['free', 'code 1'], '1 hour', 'x', NULL);
--- of more than stand in the queue, too
+-- also of more resources than a waiter has lines for
 SELECT lease_release('code 3', 'x'), lease_acquire('code 3', '100 ms', 'short');
 SELECT lease_acquire_all(array_agg('more ' || i), '1 hour', 'ann') FROM generate_series(1, 200) AS i;
 SELECT lease_acquire_any(array_agg('more ' || i) || ARRAY['code 3'], '1 hour', 'y', '1 minute') FROM generate_series(1, 200) AS i;
@@ -128,7 +122,7 @@ SELECT code, message FROM error_of($$ SELECT lease_acquire_any(ARRAY['a'], NULL,
 SELECT code, message FROM error_of($$ SELECT lease_acquire_any(ARRAY['a'], '1 hour', '') $$);
 SELECT code, message FROM error_of($$ SELECT lease_acquire_any(ARRAY['a'], '1 hour', 'ann', '100001 years') $$);
 \pset expanded off
--- an error took nothing
+-- no lease is left after an error
 SELECT count(*) FROM lease_lock;
 BEGIN READ ONLY;
 SELECT lease_acquire_all(ARRAY['a'], '1 hour', 'ann');
@@ -138,5 +132,4 @@ SELECT lease_acquire_any(ARRAY['a'], '1 hour', 'ann');
 ROLLBACK;
 
 DROP TABLE code, list;
-DROP FUNCTION error_of;
 TRUNCATE lease_lock;

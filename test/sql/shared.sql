@@ -1,6 +1,6 @@
 -- Shared leases: many readers, or one exclusive owner.
 
--- readers stand beside one another, each with a token of its own; an exclusive lease finds no room
+-- several readers, each with a token of its own, keep an exclusive lease out
 SELECT lease_acquire_shared('doc', '1 hour', 'ann'), lease_acquire_shared('doc', '1 hour', 'bob'), lease_acquire_shared('doc', '1 hour', 'carl');
 SELECT lease_acquire('doc', '1 hour', 'dora');
 SELECT owner, mode, slot > 0 AS has_slot, state, holds FROM lease_status WHERE resource = 'doc' ORDER BY owner;
@@ -15,7 +15,7 @@ SELECT lease_token('doc', 'ann');
 SELECT lease_acquire('doc', '1 hour', 'dora');
 SELECT lease_release('doc', 'bob'), lease_release('doc', 'carl');
 
--- once all of them are gone, it is the writer's, who is alone
+-- after all of them are released, the writer gets the lease, and is alone
 SELECT lease_acquire('doc', '1 hour', 'dora');
 SELECT lease_acquire_shared('doc', '1 hour', 'ann'), lease_acquire_shared('doc', '1 hour', 'dora'), lease_acquire('doc', '1 hour', 'ann');
 SELECT owner, mode, slot FROM lease_status WHERE resource = 'doc';
@@ -37,23 +37,23 @@ SELECT expires_in > '2 hours' AS extended, token = :before AS same_token FROM le
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'doc' AND owner = 'ann';
 SELECT lease_renew('doc', '1 hour', 'ann'), lease_token('doc', 'ann');
 
--- one that expired is in nobody's way, and still its owner's to release until somebody takes its place
+-- an expired one blocks nobody; its owner can release it until it is taken over
 SELECT state FROM lease_status WHERE resource = 'doc';
 SELECT lease_acquire('doc', '1 hour', 'dora');
 SELECT lease_release('doc', 'ann'), lease_release('doc', 'dora');
 
--- an exclusive lease that expired lets readers in, and is lost to its owner then
+-- readers take over an expired exclusive lease, which is then lost for its owner
 SELECT lease_acquire('late', '1 hour', 'ann');
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'late';
 SELECT lease_acquire_shared('late', '1 hour', 'bob'), lease_acquire_shared('late', '1 hour', 'ann');
 SELECT lease_acquire('late', '1 hour', 'carl');
--- of two the latest is meant
+-- of two leases of an owner, the latest one counts
 SELECT lease_token('late', 'ann') IS NOT NULL AS held;
 SELECT lease_release('late', 'ann'), lease_token('late', 'ann') IS NULL AS released;
 SELECT owner, mode, state FROM lease_status WHERE resource = 'late' ORDER BY owner;
 SELECT lease_release('late', 'ann'), lease_release('late', 'ann');
 
--- an owner who comes again finds the place that it left
+-- an owner that comes again gets its former row
 SELECT lease_acquire_shared('home', '1 hour', 'ann'), lease_acquire_shared('home', '1 hour', 'bob');
 SELECT slot AS home FROM lease_status WHERE resource = 'home' AND owner = 'ann' \gset
 SELECT bool_and(lease_release('home', 'ann') AND lease_acquire_shared('home', '1 hour', 'ann')) FROM generate_series(1, 20);
@@ -65,7 +65,7 @@ SELECT lease_acquire('all x', '1 hour', 'eve'), lease_acquire_shared('all s', '1
 SELECT lease_release_all('eve'), lease_release_all('eve');
 SELECT count(*) FROM lease_status WHERE owner = 'eve';
 
--- undone with its transaction, or savepoint
+-- rolled back with its transaction, or to a savepoint
 BEGIN;
 SELECT lease_acquire_shared('undone', '1 hour', 'ann');
 SAVEPOINT s;
@@ -90,14 +90,14 @@ SELECT lease_acquire('crowd', '1 hour', 'w');
 SELECT count(*) FROM generate_series(1, 300) AS i WHERE lease_release('crowd', 'reader ' || i);
 SELECT lease_acquire('crowd', '1 hour', 'w');
 
--- purge: what ended goes, also while others share the resource
+-- purge removes ended leases, even while others share the resource
 TRUNCATE lease_lock;
 SET lease_lock.purge_after = 0;
 SELECT lease_acquire_shared('purged', '1 hour', 'ann'), lease_acquire_shared('purged', '1 hour', 'bob'), lease_release('purged', 'bob');
 SELECT lease_purge();
 SELECT slot > 0 AS slot, owner FROM lease_lock ORDER BY 1;
 SELECT lease_release('purged', 'ann');
--- and the rest at once
+-- and all others at once
 SELECT lease_purge() + lease_purge() AS purged;
 SELECT count(*) FROM lease_lock;
 

@@ -11,7 +11,7 @@ FROM lease_status AS s JOIN lease_lock AS l USING (resource) ORDER BY resource;
 
 \d lease_status
 
--- the owner's name is what releases a lease: shown to those who could
+-- the owner name can release a lease, so it is shown only to roles that may release it
 CREATE ROLE regress_lease_holder;
 CREATE ROLE regress_lease_member IN ROLE regress_lease_holder;
 CREATE ROLE regress_lease_other;

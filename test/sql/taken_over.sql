@@ -1,5 +1,5 @@
--- Whoever takes a lease over ends it for good, in whatever mode: its former owner
--- can do nothing with it any more, whatever happens later.
+-- A takeover, in any mode, ends the old lease for good: its former owner can do nothing
+-- with it, whatever happens later.
 
 -- The clock of the server moves: everything in the table moves against it.
 CREATE FUNCTION clock_moves(by interval) RETURNS void LANGUAGE sql AS $$
@@ -37,7 +37,7 @@ SELECT lease_acquire_shared('r', '1 hour', 'ann'), lease_acquire_permit('p', 1, 
 SELECT clock_moves('-90 minutes');
 SELECT can_still('r', 'writer') AS r, can_still('p', 'writer') AS p, lease_token('r', 'ann') IS NOT NULL AS ann;
 
--- a purge of what the new owner released leaves the old lease lost
+-- the old lease stays lost when the released row of the new owner is purged
 TRUNCATE lease_lock;
 SET lease_lock.purge_after = 0;
 SELECT lease_acquire('r', '1 hour', 'writer');
@@ -46,14 +46,14 @@ SELECT lease_acquire_permit('r', 3, '1 hour', 'ann') AS taken_over, lease_releas
 SELECT lease_purge() > 0 AS purged;
 SELECT can_still('r', 'writer');
 
--- but what ran out and was not taken over can be released late, also beside new leases of others that share
+-- but an expired lease that was not taken over can be released late, even beside new shared leases of others
 TRUNCATE lease_lock;
 SELECT lease_acquire_shared('r', '1 hour', 'ann'), lease_acquire_shared('r', '1 hour', 'bob') AND lease_release('r', 'bob') AS tombstone;
 SELECT clock_moves('2 hours');
 SELECT lease_acquire_shared('r', '1 hour', 'carl');
 SELECT can_still('r', 'ann') AS ann, can_still('r', 'ann') AS again;
 
--- a writer that takes over many leases writes each of them once: what it writes again later is its own row
+-- a writer that takes over many leases writes each of their rows once
 TRUNCATE lease_lock;
 SELECT count(*) FROM generate_series(1, 200) AS i WHERE lease_acquire_shared('r', '1 hour', 'o' || i);
 SELECT clock_moves('2 hours');

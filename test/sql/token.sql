@@ -40,7 +40,7 @@ SELECT lease_token('door', 'ann') = (SELECT max(token) FROM token_log) AS kept;
 SELECT count(*), bool_and(grows) AS grows
 FROM (SELECT token > lag(token, 1, 0) OVER (ORDER BY step) AS grows FROM token_log) AS t;
 
--- a sequence that was set back is noticed where it would do harm
+-- a sequence that was set back is an error where it would do harm
 \set VERBOSITY terse
 SELECT lease_release('door', 'ann');
 SELECT setval('lease_token_seq', 1) IS NOT NULL AS set_back;

@@ -1,5 +1,5 @@
--- Release and renewal with the token: an owner's name that was used again
--- cannot act for its earlier self.
+-- Release and renewal with the token: if an owner name is used again, the earlier
+-- holder cannot act on the new lease.
 
 SELECT lease_acquire('door', '1 hour', 'ann');
 SELECT lease_token('door', 'ann') AS first \gset
@@ -13,7 +13,7 @@ SELECT lease_renew('door', '2 hours', 'ann', :first) AS renewed;
 SELECT lease_release('door', 'ann', :first) AS released;
 SELECT lease_token('door', 'ann') = :second AS still_held;
 
--- the right token of the wrong owner, and tokens that never were
+-- the right token with the wrong owner, and tokens that were never handed out
 SELECT lease_renew('door', '2 hours', 'bob', :second) AS renewed;
 SELECT lease_release('door', 'bob', :second) AS released;
 SELECT lease_release('door', 'ann', 0) AS zero, lease_release('door', 'ann', -1) AS negative,

@@ -1,13 +1,13 @@
--- Leases in a transaction: undone with it, seen by the next call at once.
+-- Leases in a transaction: rolled back with it, and seen by its next call at once.
 
--- a grant that is rolled back was never made
+-- a rollback undoes a grant
 BEGIN;
 SELECT lease_acquire('door', '1 hour', 'ann');
 ROLLBACK;
 SELECT lease_token('door', 'ann');
 SELECT lease_acquire('door', '1 hour', 'bob');
 
--- so is a release
+-- and a release
 BEGIN;
 SELECT lease_release('door', 'bob');
 ROLLBACK;
@@ -63,7 +63,7 @@ SELECT lease_acquire('rr', '1 hour', 'ann'), lease_release('rr', 'ann'), lease_a
 SELECT resource, owner FROM lease_status WHERE resource = 'rr';
 COMMIT;
 
--- a transaction that cannot write is told so before anything else
+-- a read-only transaction gets that error before any other
 BEGIN READ ONLY;
 SELECT lease_token('rr', 'bob') IS NOT NULL AS held;
 SAVEPOINT s;

@@ -1,14 +1,8 @@
 -- Transfer: handed over by its owner. Break: ended by an administrator.
 
-CREATE FUNCTION error_of(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-	EXECUTE statement;
-	message := 'no error';
-EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set helpers :source '/sql/include/error_of.sql'
+\i :helpers
 
 -- a lease of any mode goes to its new owner with a new token, and lasts as long as before
 SELECT lease_acquire('x', '1 hour', 'ann'), lease_acquire_shared('s', '1 hour', 'ann'), lease_acquire_permit('p', 1, '1 hour', 'ann');
@@ -16,16 +10,16 @@ CREATE TABLE before AS SELECT * FROM lease_status;
 SELECT r, lease_transfer(r, 'ann', 'bob') > b.token AS new_token FROM unnest(ARRAY['x', 's', 'p']) AS r JOIN before AS b ON b.resource = r;
 SELECT s.resource, s.owner, s.mode, s.slot = b.slot AS same_slot, s.expires_at = b.expires_at AS same_end, s.token > b.token AS new_token, s.token = lease_token(resource, 'bob') AS token, s.granted_at > b.granted_at AS new_grant
 FROM lease_status AS s JOIN before AS b USING (resource) ORDER BY resource;
--- the old owner has nothing any more
+-- the old owner has no lease after that
 SELECT r, lease_token(r, 'ann') AS token, lease_release(r, 'ann') AS released, lease_renew(r, '1 hour', 'ann') AS renewed, lease_transfer(r, 'ann', 'carl') AS transferred FROM unnest(ARRAY['x', 's', 'p']) AS r;
--- who does not hold it cannot hand it over: another, nobody, one whose time ran out or who released it
+-- only the holder can transfer it: not another owner, and not after expiry or release
 SELECT lease_transfer('x', 'carl', 'dora'), lease_transfer('nothing', 'ann', 'bob');
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'x';
 SELECT lease_transfer('x', 'bob', 'ann'), lease_release('x', 'bob'), lease_transfer('x', 'bob', 'ann');
 -- to itself: a new token
 SELECT lease_token('s', 'bob') AS before \gset
 SELECT lease_transfer('s', 'bob', 'bob') > :before AS new_token, lease_token('s', 'bob') > :before AS held;
--- one who has a lease on the resource cannot get another; one who had may
+-- an owner with a lease on the resource cannot get another one; a former owner can
 SELECT lease_acquire_shared('s', '1 hour', 'carl');
 \pset expanded on
 SELECT * FROM error_of($$ SELECT lease_transfer('s', 'bob', 'carl') $$);
@@ -34,13 +28,13 @@ SELECT lease_release('s', 'carl'), lease_transfer('s', 'bob', 'carl') IS NOT NUL
 SELECT lease_acquire_shared('s', '1 hour', 'bob');
 UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 's' AND owner = 'bob';
 SELECT lease_transfer('s', 'carl', 'bob') IS NOT NULL AS transferred, lease_token('s', 'bob') IS NOT NULL AS held;
--- undone with its transaction
+-- rolled back with its transaction
 SELECT lease_acquire('x', '1 hour', 'ann'), lease_token('x', 'ann') AS before \gset
 BEGIN;
 SELECT lease_transfer('x', 'ann', 'bob') > :before AS new_token, lease_token('x', 'ann') AS ann;
 ROLLBACK;
 SELECT lease_token('x', 'ann') = :before AS as_before, lease_token('x', 'bob') AS bob;
--- with a sequence that was set back there would be no new token
+-- if the sequence was set back, there is no new token, and the transfer fails
 SELECT last_value FROM lease_token_seq \gset
 SELECT setval('lease_token_seq', 1) AS set_back;
 \pset expanded on
@@ -48,7 +42,7 @@ SELECT code, message, hint FROM error_of($$ SELECT lease_transfer('x', 'ann', 'b
 \pset expanded off
 SELECT setval('lease_token_seq', :last_value) IS NOT NULL AS set_again;
 
--- it needs the privileges of the role that acquired, which the lease stays with
+-- it needs the privileges of the role that acquired the lease, which stays the holder
 CREATE ROLE regress_lease_ann;
 CREATE ROLE regress_lease_bob IN ROLE regress_lease_ann;
 SET ROLE regress_lease_ann;
@@ -63,7 +57,7 @@ SELECT * FROM error_of($$ SELECT lease_transfer('mine', 'bob', 'ann') $$);
 SELECT code, message FROM error_of($$ SELECT lease_transfer('ours', 'bob', 'ann') $$);
 SELECT code, message FROM error_of($$ SELECT lease_release('ours', 'bob') $$);
 
--- break is for administrators, and for those whom they let
+-- break is for administrators, and for roles with EXECUTE
 SELECT * FROM error_of($$ SELECT lease_break('mine') $$);
 \pset expanded off
 RESET ROLE;
@@ -85,13 +79,13 @@ SELECT lease_break('s'), lease_break('s');
 SELECT count(*) FROM lease_status;
 SELECT lease_acquire('s', '1 hour', 'ann'), lease_acquire_permit('x', 1, '1 hour', 'ann');
 SELECT lease_break('nothing');
--- not what has expired, which is in nobody's way
+-- not expired leases, which block nobody
 UPDATE lease_lock SET expires_at = now() - interval '1 second';
 SELECT lease_break('s'), lease_break('x');
 -- however often it was acquired
 SELECT granted FROM lease_request('again', '1 hour', 'ann', if_own => 'count') UNION ALL SELECT granted FROM lease_request('again', '1 hour', 'ann', if_own => 'count');
 SELECT lease_break('again'), lease_acquire('again', '1 hour', 'bob'), lease_break('again');
--- undone with its transaction
+-- rolled back with its transaction
 SELECT lease_acquire_shared('undone', '1 hour', 'ann'), lease_acquire_shared('undone', '1 hour', 'bob');
 BEGIN;
 SELECT lease_break('undone'), lease_acquire('undone', '1 hour', 'carl');
@@ -122,5 +116,4 @@ SELECT lease_break('x');
 ROLLBACK;
 
 DROP TABLE before;
-DROP FUNCTION error_of;
 TRUNCATE lease_lock;

@@ -1,14 +1,8 @@
 -- Version: a write that is based on an old version of the row is refused.
 
-CREATE FUNCTION error_of(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-	EXECUTE statement;
-	message := 'no error';
-EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set helpers :source '/sql/include/error_of.sql'
+\i :helpers
 \pset null '(null)'
 
 CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL, lock_version int NOT NULL DEFAULT 0);
@@ -35,7 +29,7 @@ SELECT * FROM error_of($$ UPDATE account SET balance = 0, lock_version = -1 WHER
 \pset expanded off
 UPDATE account SET balance = 70, lock_version = 3 WHERE id = 1;
 
--- who knows nothing of versions
+-- a client that knows nothing of versions
 UPDATE account SET balance = balance - 10;
 TABLE account ORDER BY id;
 SELECT code, message FROM error_of($$ UPDATE account SET balance = 0, lock_version = 4 WHERE id = 1 $$);
@@ -56,7 +50,7 @@ SELECT code, message FROM error_of($$ MERGE INTO account USING (VALUES (1), (2))
 	WHEN MATCHED AND v.id = 1 THEN UPDATE SET lock_version = lock_version + 1
 	WHEN MATCHED THEN UPDATE SET balance = 0 $$);
 
--- another BEFORE trigger that touches the column makes no mention of it
+-- a change by another BEFORE trigger does not count as mentioning the column
 CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.lock_version := 1000; RETURN NEW; END $$;
 CREATE TRIGGER a_meddle BEFORE UPDATE ON account FOR EACH ROW EXECUTE FUNCTION meddle();
 UPDATE account SET balance = 4 WHERE id = 1 RETURNING *;
@@ -107,7 +101,7 @@ UPDATE part SET region = 'south' WHERE region = 'north';
 SELECT tableoid::regclass, * FROM part ORDER BY id;
 DROP TABLE part;
 
--- set up in a wrong way
+-- wrong trigger definitions
 CREATE TABLE wrong (id int, small smallint, t text, version int, g int GENERATED ALWAYS AS (id) STORED);
 INSERT INTO wrong VALUES (1);
 CREATE FUNCTION try_trigger(definition text) RETURNS TABLE (code text, message text) LANGUAGE plpgsql AS $$
@@ -132,7 +126,7 @@ INSERT INTO wrong VALUES (1);
 SELECT lease_version();
 DROP TABLE wrong;
 
--- the checks of a domain hold for what is counted on, too
+-- the checks of a domain apply to the new version, too
 CREATE DOMAIN few_versions AS integer CHECK (VALUE < 3);
 CREATE TABLE limited (id integer, version few_versions);
 CREATE TRIGGER t BEFORE UPDATE ON limited FOR EACH ROW EXECUTE FUNCTION lease_version('version');
@@ -142,4 +136,4 @@ UPDATE limited SET id = 3;
 SELECT * FROM limited;
 DROP TABLE limited;
 DROP DOMAIN few_versions;
-DROP FUNCTION error_of, meddle, try_trigger;
+DROP FUNCTION meddle, try_trigger;

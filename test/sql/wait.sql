@@ -1,17 +1,11 @@
 -- Waiting: granted when the lease becomes free in time, false when it does not. The same with and without a queue.
 
--- a waiter that has nothing to go by looks again after this time: too late for this test
+-- without a wake-up, a waiter looks again after this time: too late for this test
 SET deadlock_timeout = '100 s';
 
-CREATE FUNCTION error_of(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-	EXECUTE statement;
-	message := 'no error';
-EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set helpers :source '/sql/include/error_of.sql'
+\i :helpers
 
 -- a free lease is granted at once, however long the wait: zero, some time, for ever
 SELECT clock_timestamp() AS began \gset
@@ -42,7 +36,7 @@ SELECT clock_timestamp() AS began \gset
 SELECT lease_acquire('door', '1 hour', 'ann', '1 microsecond');
 SELECT clock_timestamp() - :'began' < '5 seconds' AS in_time;
 
--- to the owner itself as well
+-- also for the owner itself
 SELECT lease_acquire('door', '1 hour', 'bob', '50 ms');
 
 -- each call of a statement waits for itself
@@ -50,7 +44,7 @@ SELECT clock_timestamp() AS began \gset
 SELECT lease_acquire(r, '1 hour', 'carl', '50 ms') FROM unnest('{door,gate,window}'::text[]) AS r;
 SELECT clock_timestamp() - :'began' BETWEEN '150 ms' AND '10 seconds' AS in_time;
 
--- what the own transaction took stays taken, and what it gave back is free
+-- leases that the same transaction acquired are held, and those that it released are free
 BEGIN;
 SELECT lease_acquire('cellar', '1 hour', 'ann');
 SELECT lease_acquire('cellar', '1 hour', 'bob', '50 ms');
@@ -68,17 +62,17 @@ SELECT granted_at BETWEEN :'ends'::timestamptz AND :'ends'::timestamptz + interv
 FROM lease_status WHERE resource = 'short';
 SELECT lease_release('short', 'ann'), lease_token('short', 'bob') IS NOT NULL AS bobs;
 
--- the same for whoever waits for ever
+-- the same for a wait without limit
 SELECT lease_acquire('brief', '100 ms', 'ann');
 SELECT lease_acquire('brief', '1 hour', 'bob', NULL);
 
--- also one that the own transaction took, whatever its snapshot shows
+-- also one that the same transaction acquired, whatever its snapshot shows
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 SELECT lease_acquire('old', '100 ms', 'ann');
 SELECT lease_acquire('old', '1 hour', 'bob', '1 minute');
 COMMIT;
 
--- a wait that is no time, or too much
+-- a negative wait, or one that is too long
 \pset expanded on
 SELECT * FROM error_of($$ SELECT lease_acquire('door', '1 hour', 'ann', '-1 microsecond') $$);
 SELECT * FROM error_of($$ SELECT lease_acquire('door', '1 hour', 'ann', '1 day -25 hours') $$);
@@ -101,7 +95,7 @@ SELECT lease_acquire('free', '1 hour', 'ann', '1 hour');
 ROLLBACK;
 SELECT lease_token('free', 'ann') IS NULL AS still_free;
 
--- a wait ends with the statement's time, and leaves nothing behind
+-- statement_timeout ends a wait, and nothing is left behind
 SET statement_timeout = '100 ms';
 SELECT lease_acquire('door', '1 hour', 'ann', '1 hour');
 CALL lease_wait('door', '1 hour', 'ann', NULL, NULL);
@@ -148,7 +142,7 @@ CALL visit('hall', '50 ms');
 CALL visit('hall', '0');
 CALL visit('stairs', '1 minute');
 TABLE note;
--- what it got is the caller's to commit
+-- the caller commits the grant
 SELECT lease_token('stairs', 'carl') IS NULL AS rolled_back;
 
 -- in a DO block too
@@ -162,7 +156,7 @@ BEGIN
 	RAISE NOTICE 'acquired %', acquired;
 END $$;
 
--- not where it cannot commit, although the lease is free
+-- an error where it cannot commit, even if the lease is free
 \set SHOW_CONTEXT never
 BEGIN;
 CALL lease_wait('roof', '1 hour', 'ann', '50 ms', NULL);
@@ -203,7 +197,7 @@ RESET default_transaction_read_only;
 TABLE lease_waiters;
 SELECT * FROM lease_waiters();
 
--- anybody may wait, and look who waits
+-- every role may wait, and may see the waiters
 CREATE ROLE regress_lease_ann;
 SET ROLE regress_lease_ann;
 SELECT lease_acquire('barn', '1 hour', 'ann', '1 hour'), lease_acquire('barn', '1 hour', 'ann', '50 ms');
@@ -226,5 +220,4 @@ SHOW lease_lock.handoff_timeout;
 DROP FUNCTION wait_inside;
 DROP PROCEDURE visit;
 DROP TABLE note;
-DROP FUNCTION error_of;
 TRUNCATE lease_lock;

@@ -1,4 +1,4 @@
--- Watches: who may set them up, and what is kept. What they tell is in t/111_watches.pl.
+-- Watches: who may set them up, and what is stored. Their notices are tested in t/111_watches.pl.
 
 \pset null '(null)'
 SELECT lease_watch('job/', 'jobs');
@@ -29,7 +29,7 @@ SELECT prefix, channel, creator FROM lease_watches WHERE channel = 'mine';
 SELECT lease_unwatch('job/', 'mine'), lease_unwatch('job/', 'jobs'), lease_unwatch('', 'all');
 DROP OWNED BY regress_lease_watcher;
 DROP ROLE regress_lease_watcher;
--- what cannot be
+-- arguments that are refused
 SELECT lease_watch(NULL, 'c');
 SELECT lease_watch(repeat('x', 1025), 'c');
 SELECT lease_watch('x', NULL);
@@ -39,7 +39,7 @@ SELECT lease_watch('x', 'c', ARRAY['granted', 'stolen']);
 SELECT lease_watch('x', 'c', ARRAY[NULL]);
 SELECT lease_watch('x', 'c', '{}');
 SELECT count(*) FROM lease_watches;
--- nor where nothing can be written
+-- refused in a read-only transaction
 BEGIN READ ONLY;
 SELECT lease_watch('x', 'c');
 ROLLBACK;

@@ -16,7 +16,7 @@ use Test::More;
 my $clients = 4;
 my $leases = 5000;
 
-# Nobody writes WAL by and by: what a commit does not flush is lost.
+# No background process writes WAL: what a commit does not flush is lost.
 my $node = start_node('crash', <<'CONF');
 synchronous_commit = off
 wal_writer_delay = 10s
@@ -97,7 +97,7 @@ sub note_tokens
 	return grep { $told{$_}++ } @_;
 }
 
-# Tokens handed out from now on are above every one that was told.
+# From now on, tokens are above every token that was told.
 sub tokens_go_on
 {
 	my ($round) = @_;
@@ -113,7 +113,7 @@ sub tokens_go_on
 	is_deeply([ note_tokens(@tokens) ], [], "$round: no token is repeated after the crash");
 }
 
-# Leases never seen before.
+# Leases on new resources.
 foreach my $round ('first', 'second')
 {
 	my @told = run_and_crash(
@@ -141,7 +141,7 @@ foreach my $round ('first', 'second')
 	tokens_go_on($round);
 }
 
-# Leases that were released and acquired again, on rows that are there.
+# Leases that were released and acquired again, in existing rows.
 {
 	my @told = run_and_crash(
 		"count(*) > 600 FROM lease_lock WHERE resource LIKE 'again %'",
@@ -200,7 +200,7 @@ foreach my $round ('first', 'second')
 	tokens_go_on('renewed');
 }
 
-# With lease_lock.durable off there is no such promise. Only shown.
+# With lease_lock.durable off there is no such promise. The result is only shown.
 {
 	my @told = run_and_crash(
 		"count(*) > 1000 FROM lease_lock WHERE resource LIKE 'lost %'",

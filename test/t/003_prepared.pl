@@ -1,4 +1,4 @@
-# PREPARE TRANSACTION: the lease is busy until the prepared transaction ends,
+# PREPARE TRANSACTION: the lease stays open until the prepared transaction ends,
 # also when the server was stopped, or crashed, in between.
 use strict;
 use warnings;
@@ -34,7 +34,7 @@ foreach my $how ('fast', 'immediate')
 {
 	my $token;
 
-	# What must be as it is in spite of what the prepared transactions do.
+	# What the prepared transactions must not change.
 	call("lease_acquire('$how release $_', '1 hour', 'old')") foreach 'commit', 'rollback';
 	call("lease_acquire('$how renew $_', '1 hour', 'old')") foreach 'commit', 'rollback';
 

@@ -86,12 +86,12 @@ session_fails($user, 'SELECT * FROM lease_status', '42P01', 'does not exist',
 $admin->query_safe($create);
 works($user, 'created again by another session');
 
-# A call that is already on its way when the extension goes.
+# A call that has begun when the extension is dropped.
 is(scalar $admin->query_safe("BEGIN; $drop; $create"), '', 'replacement begins');
 my $pid = begin_query($user, $acquire{typed});
 wait_until_blocked($node, $pid);
 $admin->query_safe('COMMIT');
-is(finish_query($user), 't', 'a call that met the replacement uses the new table');
+is(finish_query($user), 't', 'a call that meets the replacement uses the new table');
 is($user->query_safe("SELECT lease_release('r', 'o')"), 't', 'the new functions see its lease');
 
 $admin->query_safe("BEGIN; $drop");
@@ -100,14 +100,14 @@ wait_until_blocked($node, $pid);
 $admin->query_safe('COMMIT');
 like(finish_query($user),
 	qr/ERROR:  42P01: relation "lease_lock" of extension "lease_lock" does not exist.*HINT:  Run CREATE EXTENSION/s,
-	'a call that met the drop says so');
+	'a call that meets the drop fails with a clear error');
 $admin->query_safe($create);
 
 $admin->query_safe("BEGIN; $drop");
 $pid = begin_query($user, $acquire{typed});
 wait_until_blocked($node, $pid);
 $admin->query_safe('ROLLBACK');
-is(finish_query($user), 't', 'a call that met a drop that was rolled back goes on');
+is(finish_query($user), 't', 'a call that meets a drop that is rolled back succeeds');
 is($user->query_safe("SELECT lease_release('r', 'o')"), 't', 'and so does the session');
 
 # DROP EXTENSION waits for a transaction that wrote a lease ...
@@ -120,7 +120,7 @@ foreach my $call ("lease_acquire('r', '1 hour', 'o')", "lease_renew('held', '2 h
 	wait_until_blocked($node, $pid);
 	$user->query_safe('COMMIT');
 	is(finish_query($admin), '', "DROP EXTENSION waited for $call");
-	session_fails($user, "SELECT $call", '42883', 'does not exist', 'and went through');
+	session_fails($user, "SELECT $call", '42883', 'does not exist', 'and succeeds after that');
 	$admin->query_safe($create);
 }
 
@@ -132,12 +132,12 @@ foreach my $call ("lease_acquire('held', '1 hour', 'p')", "lease_token('held', '
 	is($user->query_safe("BEGIN; SELECT $call"), 'f', $call);
 	$admin->query_safe("SET lock_timeout = '20s'; $drop; $create");
 	is($user->query_safe("SELECT lease_acquire('held', '1 hour', 'p')"), 't',
-		'did not keep the extension, and its transaction goes on');
+		'does not block DROP EXTENSION, and its transaction continues');
 	$user->query_safe('ROLLBACK');
 }
 works($user, 'after all that');
 
-# A function that was taken out of the extension and stayed behind.
+# A function that was removed from the extension but not dropped.
 $admin->query_safe(q{
 	ALTER EXTENSION lease_lock DROP FUNCTION lease_acquire(text, interval, text);
 	DROP EXTENSION lease_lock;
@@ -168,7 +168,7 @@ is($user->query_safe('SELECT lease_purge()'), 1, 'moved: purge');
 works($user, 'moved');
 $node->safe_psql('postgres', 'DROP SCHEMA "the leases"');
 
-# moved while a transaction has it in use
+# moved while an open transaction uses it
 $user->query_safe("BEGIN; SELECT lease_acquire('r', '1 hour', 'o')");
 $pid = begin_query($admin, 'ALTER EXTENSION lease_lock SET SCHEMA public');
 wait_until_blocked($node, $pid);

@@ -46,10 +46,10 @@ is(as('alice', "SELECT lease_release_all('o')"), 0, 'anybody may release all');
 # purge is not
 refused('alice', 'SELECT lease_purge()', 'permission denied for function lease_purge', 'not everybody may purge');
 $node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION lease_purge() TO alice');
-is(as('alice', 'SELECT lease_purge()'), 0, 'who was granted it may');
+is(as('alice', 'SELECT lease_purge()'), 0, 'a role with EXECUTE may purge');
 is(as('alice', 'SET lease_lock.purge_after = 0; SELECT lease_purge()'), 1, 'and it removes');
 
-# the table and the sequence are nobody's
+# PUBLIC has no privileges on the table and the sequence
 refused('alice', $_, 'permission denied for (table|sequence) lease_', "not allowed: $_")
   foreach 'SELECT FROM lease_lock',
   "INSERT INTO lease_lock VALUES ('r', 0, 'o', now(), 1, now(), '1', 0)",
@@ -70,9 +70,9 @@ refused('bob', "SELECT lease_release('a', 'o')", $denied, 'release of another ro
 refused('bob', "SELECT lease_renew('a', '1 day', 'o')", $denied, 'renewal of another role');
 refused('lazy', "SELECT lease_release('a', 'o')", $denied, 'a member that does not inherit has to act as the role');
 is(as('bob', "SELECT lease_release('a', 'guess')"), 'f', 'a wrong owner learns nothing');
-is(as('bob', "SELECT lease_renew('a', '1 day', 'guess')"), 'f', 'nor by renewing');
-is(as('bob', "SELECT lease_acquire('a', '1 day', 'o')"), 'f', 'nor by acquiring');
-is(as('bob', "SELECT lease_release_all('o')"), 1, 'release_all passes over leases of others');
+is(as('bob', "SELECT lease_renew('a', '1 day', 'guess')"), 'f', 'renewing as a wrong owner shows nothing');
+is(as('bob', "SELECT lease_acquire('a', '1 day', 'o')"), 'f', 'acquiring under that owner name shows nothing');
+is(as('bob', "SELECT lease_release_all('o')"), 1, 'lease_release_all() skips leases of other roles');
 is($node->safe_psql('postgres', "SELECT string_agg(resource, ',' ORDER BY resource) FROM lease_status"),
 	'a,b,c', 'which are still held');
 
@@ -84,14 +84,14 @@ is(as('lazy', "SET ROLE alice; $status"), 'a|o|held|alice', 'until it acts as th
 is(as('alice', $status), 'a|o|held|alice', 'lease_status shows the owner to the holder');
 is(as('member', $status), 'a|o|held|alice', 'to members of the holder');
 is($node->safe_psql('postgres', $status), 'a|o|held|alice', 'and to superusers');
-# A function in the condition must not get to see what the view hides.
+# A function in the WHERE clause must not see what the view hides.
 is(as('bob', q{
 		CREATE TEMP TABLE seen (owner text);
 		CREATE FUNCTION pg_temp.leak(owner text) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS
 			$$ BEGIN INSERT INTO seen VALUES (owner); RETURN true; END $$;
 		DO $$ BEGIN PERFORM FROM lease_status WHERE pg_temp.leak(owner); END $$;
 		SELECT count(owner) FROM seen;
-	}), 0, 'nor can a function in the condition see it');
+	}), 0, 'a function in the WHERE clause does not see it');
 
 # members
 is(as('member', "SELECT lease_renew('a', '2 hours', 'o')"), 't', 'a member of the holder may renew');
@@ -124,7 +124,7 @@ refused('bob', "SELECT lease_release('f', 'app')", 'acquired by role "alice"',
 	'SECURITY DEFINER: the caller may not release it by itself');
 is(as('bob', "SELECT release_as_alice('f')"), 't', 'SECURITY DEFINER: but through such a function');
 
-# a holder that is no more
+# a holder that was dropped
 as('leaver', "SELECT lease_acquire('g', '1 hour', 'o')");
 $node->safe_psql('postgres', 'DROP ROLE leaver');
 refused('bob', "SELECT lease_release('g', 'o')", 'permission denied for lease on "g"',
@@ -136,7 +136,7 @@ like(as('bob', "SELECT owner IS NULL, state, holder FROM lease_status WHERE reso
 is(as('bob', "SELECT lease_acquire('g', '1 hour', 'p')"), 'f', 'dropped holder: the lease is still held');
 is($node->safe_psql('postgres', "SELECT lease_release('g', 'o')"), 't', 'dropped holder: a superuser releases it');
 is(as('bob', "SELECT lease_acquire('g', '1 hour', 'p')"), 't', 'dropped holder: then it is free');
-is(as('bob', "SELECT lease_release('g', 'p')"), 't', 'dropped holder: for a role that is there');
+is(as('bob', "SELECT lease_release('g', 'p')"), 't', 'dropped holder: the new holder can release it');
 
 # a hostile search path
 $node->safe_psql('postgres', q{
@@ -199,8 +199,8 @@ is(as('alice', q{
 	"t\nh|o|held\nt",
 	'hostile search path: at CREATE EXTENSION');
 
-# In a cascade the role counts that set lease_lock.owner. That was not the one
-# which happens to run when the library is loaded.
+# In a cascade, the role that set lease_lock.owner counts, and not the role that
+# runs when the library is loaded.
 $node->safe_psql('postgres', q{
 	GRANT CREATE ON SCHEMA public TO alice;
 	SET ROLE alice;
@@ -259,7 +259,7 @@ $node->safe_psql('postgres', q{
 });
 refused('bob', q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}, 'permission denied to set parameter', 'session_replication_role: for superusers');
 $node->safe_psql('postgres', 'GRANT SET ON PARAMETER session_replication_role TO bob');
-is(as('bob', q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}), '', 'session_replication_role: slips past the guard');
+is(as('bob', q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}), '', 'session_replication_role: bypasses the guard');
 $node->safe_psql('postgres', 'ALTER TABLE guarded ENABLE ALWAYS TRIGGER "~lease_guard"');
 sql_fails($node, q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}, '55P03', 'no owner is named for the lease on a row of table "guarded"',
 	'session_replication_role: not past one that always fires', role => 'bob');
@@ -270,16 +270,16 @@ as('alice', q{
 	SET lease_lock.owner = 'o';
 	INSERT INTO guarded VALUES (2);
 });
-is($node->safe_psql('postgres', 'SELECT string_agg(id::text, \' \' ORDER BY id) FROM guarded'), '1 7', 'TRIGGER: slips past the guard');
+is($node->safe_psql('postgres', 'SELECT string_agg(id::text, \' \' ORDER BY id) FROM guarded'), '1 7', 'TRIGGER: bypasses the guard');
 as('replicator', q{SELECT pg_create_logical_replication_slot('slot', 'test_decoding')});
 as('alice', q{SELECT lease_acquire('i', '1 hour', 'o')});
 like(as('replicator', q{SELECT data FROM pg_logical_slot_get_changes('slot', NULL, NULL)}), qr/resource\[.*?\]:'i' .*owner\[.*?\]:'o'/, 'REPLICATION: reads owners by logical decoding');
 is(as('reader', q{SELECT owner FROM lease_lock WHERE resource = 'i'}), 'o', 'pg_read_all_data: reads owners in the table');
-refused('reader', q{SELECT lease_release('i', 'o')}, 'permission denied for lease on "i"', 'pg_read_all_data: ends nothing');
+refused('reader', q{SELECT lease_release('i', 'o')}, 'permission denied for lease on "i"', 'pg_read_all_data: cannot end leases');
 is(as('writer', q{UPDATE lease_lock SET owner = NULL; SELECT setval('lease_token_seq', last_value) > 0 FROM (SELECT 1000000) AS t (last_value)}), 't', 'pg_write_all_data: writes table and sequence');
-is($node->safe_psql('postgres', q{SELECT owner IS NULL FROM lease_lock WHERE resource = 'i'}), 't', 'pg_write_all_data: ends leases so');
+is($node->safe_psql('postgres', q{SELECT owner IS NULL FROM lease_lock WHERE resource = 'i'}), 't', 'pg_write_all_data: can end leases');
 
-# And its statements, run as they stand there.
+# And the statements of that document, unchanged.
 {
 	my @statements = slurp_file('docs/security.md') =~ /^```sql\n(.*?)^```$/msg;
 	my $hardened = sub { my ($role, $sql) = @_; return $node->safe_psql('hardened', $sql, extra_params => [ '-U', $role ]) };
@@ -288,9 +288,9 @@ is($node->safe_psql('postgres', q{SELECT owner IS NULL FROM lease_lock WHERE res
 	$node->safe_psql('postgres', 'CREATE DATABASE hardened');
 	is($node->safe_psql('hardened', join '', @statements), "leases.lease_break(text)|lease_admin|EXECUTE\nleases.lease_purge()|lease_admin|EXECUTE", 'hardening: as documented');
 	is($hardened->('billing', q{SELECT leases.lease_acquire('r', '1 hour', 'o')}), 't', 'hardening: a service takes leases');
-	$not->('mailing', q{SELECT leases.lease_release('r', 'o')}, 'permission denied for lease', 'hardening: another one cannot end them');
-	$not->('bob', q{SELECT leases.lease_acquire('s', '1 min', 'o')}, 'permission denied for schema leases', 'hardening: others take none');
-	$not->('billing', 'SELECT * FROM leases.lease_status', 'permission denied for view', 'hardening: nor see them');
+	$not->('mailing', q{SELECT leases.lease_release('r', 'o')}, 'permission denied for lease', 'hardening: another service cannot end them');
+	$not->('bob', q{SELECT leases.lease_acquire('s', '1 min', 'o')}, 'permission denied for schema leases', 'hardening: other roles cannot acquire leases');
+	$not->('billing', "SELECT * FROM leases.$_", 'permission denied', "hardening: others do not read $_") foreach 'lease_status', 'lease_waiters', 'lease_contenders', 'lease_waiters()';
 	sql_fails($node, q{SELECT leases.lease_acquire('s', '11 min', 'o')}, '22023', 'longer than allowed', 'hardening: limits', role => 'mailing', dbname => 'hardened');
 
 	$node->safe_psql('hardened', q{
@@ -301,7 +301,7 @@ is($node->safe_psql('postgres', q{SELECT owner IS NULL FROM lease_lock WHERE res
 		GRANT SELECT ON leases.lease_lock TO PUBLIC;
 	});
 	is($node->safe_psql('hardened', join '', grep { /^SELECT/ } @statements),
-		"leases.lease_break(text)|lease_admin|EXECUTE\nleases.lease_lock|PUBLIC|SELECT\nleases.lease_purge()|lease_admin|EXECUTE\nprotected|bob", 'hardening: what is open is shown');
+		"leases.lease_break(text)|lease_admin|EXECUTE\nleases.lease_lock|PUBLIC|SELECT\nleases.lease_purge()|lease_admin|EXECUTE\nprotected|bob", 'hardening: the query shows what is open');
 }
 
 $node->stop;

@@ -1,5 +1,6 @@
-# Where nothing can be written, the functions that write say so and the others
-# answer; after a promotion the standby takes over, tokens included.
+# On a standby and in a read-only transaction, functions that write fail with a
+# clear error, and the others work. After a promotion, the standby continues with
+# the leases and tokens of the primary.
 use strict;
 use warnings;
 

@@ -18,7 +18,7 @@ synchronous_commit = off
 autovacuum_naptime = 1s
 CONF
 
-# A step that hangs is an error, too.
+# A step that hangs fails the test.
 local $ENV{PGOPTIONS} = '-c statement_timeout=30s -c lease_lock.purge_after=0';
 
 $node->safe_psql('postgres', q{
@@ -66,7 +66,7 @@ my $grants = q{
 		FROM log WHERE what = 'granted'
 		WINDOW w AS (PARTITION BY resource ORDER BY id)) AS g};
 
-# Holders that release: what they do in between, they do alone.
+# Holders that release: they are alone in between.
 foreach my $resource (1 .. 3)
 {
 	$node->safe_psql('postgres', "INSERT INTO counter VALUES ('r$resource', 0)");
@@ -96,9 +96,9 @@ is($node->safe_psql('postgres', 'SELECT sum(n) FROM counter'),
 	$granted, 'a counter changed under the lease lost nothing');
 count_is(0, 'lease_status', 'all were released');
 
-# Leases that expire at once, and are purged all the time: rows come and go
-# while other sessions look for them. First each session removes what it was
-# granted, so that a slow session may miss a whole life of the row.
+# Leases that expire at once and are purged all the time: rows appear and
+# disappear while other sessions look for them. First, each session removes what
+# it was granted, so that a row may come and go unseen by a slow session.
 run_pgbench('32 sessions that acquire and purge', 300, 'vanish' => q{
 	SELECT acquire('u', '1 microsecond', 'c' || :client_id);
 	SELECT lease_purge();
@@ -107,7 +107,7 @@ cmp_ok($node->safe_psql('postgres', "SELECT count(*) FROM log WHERE resource = '
 	'>', 100, 'leases were granted');
 count_is(0, "$grants WHERE token <= token_before", 'tokens grow in the order of the grants');
 
-# Then some of everything.
+# Then a mix of all calls.
 $node->safe_psql('postgres', 'TRUNCATE log');
 run_pgbench('32 sessions with leases that run out, and purge', 400,
 	'expire@6' => q{
@@ -141,7 +141,7 @@ count_is(0, "$grants WHERE token <= token_before", 'tokens grow in the order of 
 count_is(0, "$grants WHERE at <= at_before", 'and so does the time of the grants');
 count_is(0, '(SELECT FROM log GROUP BY token HAVING count(*) > 1) AS twice', 'no token twice');
 
-# Unknown resources that many ask for at the same moment: one gets each.
+# New resources that many sessions request at the same moment: one session gets each.
 $node->safe_psql('postgres', 'TRUNCATE log');
 run_pgbench('32 sessions that race for unknown resources', 400, 'race' => q{
 	SELECT acquire('t' || (:client_id % 2) || floor(extract(epoch FROM clock_timestamp()) * 500),

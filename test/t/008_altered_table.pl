@@ -1,6 +1,6 @@
-# The functions write the lock table directly: they refuse one that was altered
-# in a way they would pass over, keep up indexes that were added, and go on
-# beside everything that rebuilds a table or an index.
+# The functions write to the lock table directly. They refuse a table that was
+# altered in a way that they would ignore, maintain indexes that were added, and
+# work while a table or index is rebuilt.
 use strict;
 use warnings;
 
@@ -49,8 +49,8 @@ sub indexes_are_right
 		1, "$name: amcheck of all indexes");
 }
 
-# What is refused, and how to get rid of it. The session has used the table
-# before, and goes on as soon as it is as it was.
+# Alterations that are refused, and how to undo them. The session has used the
+# table before, and works again as soon as the alteration is undone.
 my $user = open_session($node);
 my @calls = (
 	"lease_acquire('r', '1 hour', 'o')", "lease_release('r', 'o')",
@@ -163,19 +163,19 @@ my @conditions = ("owner = 'a8'", "owner = 'a9' AND owner LIKE 'a%'", "owner = '
 	"resource = 's7' AND slot > 0", q{payload @> '{"n": 12}' OR payload @> '{"n": 157}'}, "resource ^@ 's1'", "resource || '/' || slot = 's7/1'");
 indexes_are_right('own indexes', @conditions);
 
-# A unique index of the user's own says no in its own words.
+# A conflict in a unique index that a user added is an error that names the index.
 $psql->("CREATE UNIQUE INDEX one_lease_each ON lease_lock (owner) WHERE owner LIKE 'u%'");
 is($psql->("SELECT lease_acquire('u1', '1 hour', 'u')"), 't', 'unique index: first');
 sql_fails($node, "SELECT lease_acquire('u2', '1 hour', 'u')", '23505', 'one_lease_each', 'unique index: second');
 is($psql->("SELECT lease_release('u1', 'u')"), 't', 'unique index: release');
-is($psql->("SELECT lease_acquire('u2', '1 hour', 'u')"), 't', 'unique index: then it fits');
+is($psql->("SELECT lease_acquire('u2', '1 hour', 'u')"), 't', 'unique index: works after the first is released');
 $psql->('DROP INDEX one_lease_each');
 
-# An index that does not take the row fails the call, and nobody else: a conflict with what
-# is not committed is told without waiting, and nothing stays locked, be the transaction open.
+# An index that refuses the row fails only this call. A conflict with an uncommitted row is
+# an error without a wait, and the resource stays usable while the transaction is open.
 $psql->('TRUNCATE lease_lock');
 foreach (
-	[ 'unique owner', 'CREATE UNIQUE INDEX wrong ON lease_lock (owner)', '23505', 'unique index "wrong".*HINT:  Drop the index' ],
+	[ 'unique owner', 'CREATE UNIQUE INDEX wrong ON lease_lock (owner)', '23505', 'unique index "wrong".*HINT:  If the index was added' ],
 	[ 'unique with nulls', 'CREATE UNIQUE INDEX wrong ON lease_lock (payload) NULLS NOT DISTINCT WHERE slot >= 0', '23505', 'unique index "wrong"' ],
 	[ 'unique resource', 'CREATE UNIQUE INDEX wrong ON lease_lock (left(resource, 1)) INCLUDE (owner)', '23505', 'unique index "wrong"' ],
 	[ 'expression that fails', q{CREATE INDEX wrong ON lease_lock ((1 / (length(resource) - 6)))}, '22012', 'division by zero' ])
@@ -186,7 +186,7 @@ foreach (
 	$psql->($create);
 	$open->query_safe(q{BEGIN; SELECT lease_acquire('wrong 1', '1 hour', 'w')});
 	$user->query_safe(q{BEGIN; SET LOCAL lock_timeout = '10 s'; SAVEPOINT s});
-	session_fails($user, q{SELECT lease_acquire('wrong2', '1 hour', 'w')}, $sqlstate, $match, "$what: says no at once");
+	session_fails($user, q{SELECT lease_acquire('wrong2', '1 hour', 'w')}, $sqlstate, $match, "$what: fails at once");
 	$user->query_safe('ROLLBACK TO s');
 	session_fails($user, q{SELECT lease_acquire_permit('wrong2', 3, '1 hour', 'w')}, $sqlstate, $match, "$what: the same for permits");
 	$user->query_safe('ROLLBACK TO s');
@@ -214,7 +214,7 @@ is($user->query_safe("SELECT lease_token('r', 'o')"), '', 'TRUNCATE: all leases 
 is($user->query_safe("SELECT lease_acquire('r', '1 hour', 'p')"), 't', 'TRUNCATE: and free');
 $user->quit;
 
-# Rebuilt while 16 sessions fight for leases, known and unknown ones.
+# Rebuilt while 16 sessions compete for leases on existing and new resources.
 my $fight = "$PostgreSQL::Test::Utils::tmp_check/fight.sql";
 append_to_file($fight, q{
 	\set r random(1, 20)

@@ -1,5 +1,4 @@
-# First come, first served: 64 waiters get the lease in the order of their
-# arrival, also when many of them are cancelled, killed or run out of time
+# 64 waiters get the lease in the order of their arrival, even if many of them are cancelled, killed or run out of time
 # while the queue moves.
 use strict;
 use warnings;
@@ -39,7 +38,7 @@ $node->safe_psql('postgres', q{
 });
 
 # Send sessions to wait, each seen at its place before the next one comes.
-# They release at once what they get.
+# Each releases the lease as soon as it gets it.
 sub line_up
 {
 	my ($resource, $ttl, $hold, @sessions) = @_;
@@ -58,7 +57,7 @@ sub line_up
 my @sessions = map { open_session($node) } 1 .. $waiters;
 my $owners = join(',', map { "w$_" } 1 .. $waiters);
 
-# Nobody is lost.
+# No waiter is forgotten.
 look($node, q{SELECT lease_acquire('all', '1 hour', 'holder')});
 line_up('all', '1 hour', '', map { [ $_, 'NULL' ] } @sessions);
 is(look($node, q{SELECT string_agg(owner, ',' ORDER BY position), bool_and(deadline = 'infinity'), bool_and(blocked_by_owner = 'holder'), count(blocked_by_xid)
@@ -81,14 +80,14 @@ line_up('a', '1 hour', '', [ $sessions[0], 'NULL' ], [ $sessions[1], 'NULL' ]);
 line_up('b', '1 hour', '', [ $sessions[2], 'NULL' ], [ $sessions[3], 'NULL' ]);
 is(look($node, q{SELECT lease_release('b', 'holder')}), 't', 'one of two leases is released');
 like(answer($_), qr/^t\s+t$/, 'its waiters get it') foreach @sessions[ 2, 3 ];
-is(look($node, q{SELECT string_agg(resource || position, ',') FROM lease_waiters}), 'a1,a2', 'those of the other one wait on');
-is(look($node, q{SELECT lease_acquire('b', '1 hour', 'holder')}), 't', 'nobody is in the way of a try');
+is(look($node, q{SELECT string_agg(resource || position, ',') FROM lease_waiters}), 'a1,a2', 'waiters for the other lease still wait');
+is(look($node, q{SELECT lease_acquire('b', '1 hour', 'holder')}), 't', 'a try is granted');
 is(look($node, q{SELECT lease_release('a', 'holder')}), 't', 'the other one is released');
 like(answer($_), qr/^t\s+t$/, 'its waiters get it') foreach @sessions[ 0, 1 ];
 
 # Three of four are lost: some run out of time before the lease is released or
 # while the queue moves, others are cancelled or killed at any moment, also
-# while they hold it. That lease runs out; the queue moves on.
+# while they hold it. That lease expires, and the queue moves on.
 my @fates = shuffle(map { ('stay', 'deadline', 'statement_timeout', 'cancel', 'kill')[ $_ % 5 ] } 1 .. $waiters);
 my (@lost, @stay, @in_time, %pid);
 
@@ -126,11 +125,11 @@ foreach my $i (0 .. $#fates)
 
 	like($got, $expected, 'waiter ' . ($i + 1) . ": $fates[$i]");
 }
-is(look($node, q{SELECT count(*) FROM log WHERE waited > wait + interval '1 s'}), 0, 'nobody waited past its time');
+is(look($node, q{SELECT count(*) FROM log WHERE waited > wait + interval '1 s'}), 0, 'no wait took longer than its limit');
 is(look($node, q{SELECT count(*) FROM (SELECT substr(owner, 2)::int < lag(substr(owner, 2)::int) OVER (ORDER BY id) AS wrong
-		FROM log WHERE granted) AS t WHERE wrong}), 0, 'those who got the lease got it in their order');
+		FROM log WHERE granted) AS t WHERE wrong}), 0, 'waiters got the lease in the order of arrival');
 is(look($node, q{SELECT string_agg(owner, ',' ORDER BY id) FROM log WHERE granted AND owner IN ('} . join("','", @stay) . q{')}),
-	join(',', @stay), 'who stayed got it');
+	join(',', @stay), 'waiters that stayed got the lease');
 note(look($node, q{SELECT count(*) || ' of 64 got it, ' || (SELECT count(*) FROM log WHERE NOT granted) || ' ran out of time' FROM log WHERE granted}));
 nothing_left($node, 'some');
 becomes($node, q{SELECT lease_acquire('some', '1 hour', 'x')}, 't', 'in the end the lease is free');

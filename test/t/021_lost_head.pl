@@ -1,7 +1,6 @@
-# The first waiter is lost at the very moment it was woken: the lease is free,
-# its turn has begun, and it goes without taking it. The next one gets it.
-# It is stopped before the release and goes on after it has something else
-# to find, so that this moment does not depend on luck.
+# The first waiter is woken because the lease is free, and leaves without taking
+# it. Then the next waiter gets the lease. The first waiter is stopped before the
+# release, and continues when its wait is to end, so that the order is certain.
 use strict;
 use warnings;
 
@@ -18,8 +17,8 @@ plan skip_all => 'no signal stops a process here' if $windows_os;
 
 my $node = start_waiting_node('lost_head', $WaitTest::NEVER);
 
-# How it is lost: what it runs before, its wait, what is true when its time has
-# come, what is done to it, and what it says in the end.
+# How it leaves: SQL that it runs before, its wait, a condition to wait for, what
+# is done to the backend, and its answer.
 my %ways = (
 	'cancelled' => { do => 'pg_cancel_backend', says => qr/ERROR:  57014: .*user request/ },
 	'killed' => { do => 'pg_terminate_backend', says => qr/FATAL:  57P01/ },

@@ -1,4 +1,4 @@
-# A waiter whose process is stopped cannot hold up the others: when its turn
+# A waiter whose process is stopped does not block the others: when its turn
 # has lasted for lease_lock.handoff_timeout it goes to the end of the queue.
 use strict;
 use warnings;
@@ -39,7 +39,7 @@ stop_backend($pids[0]);
 is(look($node, q{SELECT lease_release('r', 'holder')}), 't', 'the lease is released, the first waiter is stopped');
 is(look($node, q{SELECT lease_acquire('r', '1 hour', 'passer-by')}), 'f', 'a try is refused, although nobody has the lease');
 is(look($node, q{SELECT count(*) FROM lease_status WHERE resource = 'r'}), 0, 'nobody has it');
-is(look($node, q{SELECT bool_and(blocked_by_owner IS NULL AND blocked_by_xid IS NULL) FROM lease_waiters}), 't', 'and nobody is in the way');
+is(look($node, q{SELECT bool_and(blocked_by_owner IS NULL AND blocked_by_xid IS NULL) FROM lease_waiters}), 't', 'and lease_waiters shows no obstacle');
 stays($node, queue(), 'w0,w1', 'it is kept for the first');
 continue_backend($pids[0]);
 is(answer($sessions[0]), 't', 'the first one gets it when it goes on');
@@ -48,8 +48,8 @@ is(answer($sessions[1]), 't', 'then the second');
 is(look($node, q{SELECT lease_release('r', 'w1')}), 't', 'and is released');
 nothing_left($node, 'in time');
 
-# After that the next one gets it. The last of the queue sees to that; it is
-# somebody else after the last one left.
+# After that the next waiter gets it. The last waiter of the queue makes sure of
+# that; when it leaves, another one takes over.
 $node->append_conf('postgresql.conf', q{lease_lock.handoff_timeout = '500 ms'});
 $node->reload;
 becomes($node, q{SHOW lease_lock.handoff_timeout}, '500ms', 'a short time to take it');
@@ -75,15 +75,15 @@ is(answer($sessions[2]), 't', 'the third one gets it');
 is(look($node, queue()), 'w0', 'the stopped one is alone');
 
 continue_backend($pids[0]);
-becomes($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pids[0] AND " . in_queue(), 1, 'it goes on, and waits on');
+becomes($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pids[0] AND " . in_queue(), 1, 'when it continues, it still waits');
 is(look($node, queue()), 'w0', 'it is first now');
 is(look($node, q{SELECT lease_release('r', 'w2')}), 't', 'the lease is released once more');
 is(answer($sessions[0]), 't', 'now it gets it');
 is(look($node, q{SELECT lease_release('r', 'w0')}), 't', 'and releases it');
 nothing_left($node, 'over time');
 
-# Two in a row are stopped: it takes twice the time, no more. New sessions have
-# nothing else that wakes them.
+# Two in a row are stopped: it takes twice the time, and no more. The sessions are
+# new, so nothing else wakes them.
 $_->quit foreach @sessions;
 @sessions = map { open_session($node) } 0 .. 2;
 look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
@@ -116,7 +116,7 @@ is(look($node, q{SELECT lease_release('r', 'holder')}), 't', 'the only waiter is
 is(look($node, q{SELECT lease_acquire('r', '1 hour', 'passer-by')}), 'f', 'a try is refused');
 becomes($node, q{SELECT lease_acquire('r', '1 hour', 'passer-by')}, 't', 'until its time is over');
 continue_backend($pids[0]);
-becomes($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pids[0] AND " . in_queue(), 1, 'it goes on, and waits on');
+becomes($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pids[0] AND " . in_queue(), 1, 'when it continues, it still waits');
 is(look($node, q{SELECT lease_release('r', 'passer-by')}), 't', 'the lease is released');
 is(answer($sessions[0]), 't', 'it gets it');
 nothing_left($node, 'only one');

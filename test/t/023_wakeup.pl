@@ -1,5 +1,5 @@
-# When waiters are woken: by what is committed, not before, and by nothing that
-# is undone; by the end of a lease, wherever that moves.
+# When waiters are woken: by a commit and not before, never by a change that is
+# rolled back, and at the end of a lease, even if that end changes.
 use strict;
 use warnings;
 
@@ -79,9 +79,9 @@ foreach my $isolation ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$slow->quit;
 }
 
-# A release that is undone gives nobody the lease. Waiters that were there
-# before sleep on; one that came meanwhile waits for the transaction, and
-# then for the lease.
+# A release that is rolled back gives nobody the lease. Earlier waiters keep
+# sleeping. A waiter that comes meanwhile waits for the transaction, and then for
+# the lease.
 foreach my $undo ('ROLLBACK', 'ROLLBACK TO SAVEPOINT', 'error', 'disconnect')
 {
 	my $session = open_session($node);
@@ -114,7 +114,7 @@ foreach my $undo ('ROLLBACK', 'ROLLBACK TO SAVEPOINT', 'error', 'disconnect')
 	$session->quit if $undo ne 'disconnect';
 }
 
-# A grant that is undone leaves the lease free: the waiter gets it.
+# A grant that is rolled back leaves the lease free: the waiter gets it.
 foreach my $undo ('ROLLBACK', 'ROLLBACK TO s')
 {
 	is($holder->query_safe(q{BEGIN; SAVEPOINT s; SELECT lease_acquire('r', '1 hour', 'holder')}), 't', "grant, $undo: granted");
@@ -129,10 +129,10 @@ foreach my $undo ('ROLLBACK', 'ROLLBACK TO s')
 look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
 wait_for_lease(0);
 is($holder->query_safe(q{BEGIN; SELECT lease_release('r', 'holder'), lease_acquire('r', '1 hour', 'holder'); COMMIT}),
-	't|f', 'who releases stands behind the waiters');
+	't|f', 'a session that releases comes after the waiters');
 granted_in_turn('again', 0);
 
-# More leases than are kept apart, released by one transaction.
+# One transaction releases more leases than the list of changes can hold.
 {
 	look($node, q{SELECT count(lease_acquire('many' || i, '1 hour', 'holder')) FROM generate_series(1, 100) AS i});
 	send_to_wait($node, $sessions[$_], "SELECT lease_acquire('many' || $_ * 49 + 1, '1 hour', 'w$_', '1 min')") foreach 0 .. 2;
@@ -142,8 +142,8 @@ granted_in_turn('again', 0);
 	nothing_left($node, 'many');
 }
 
-# Expiry: the waiter has it within 50 ms. A busy machine may take longer once,
-# but not every time; never is it too early.
+# The waiter has an expired lease within 50 ms, and never too early. A busy machine
+# may take longer, but not every time.
 {
 	my @late;
 
@@ -178,7 +178,7 @@ granted_in_turn('again', 0);
 }
 
 # A waiter that sleeps until the end of a long lease wakes up earlier if the
-# next lease ends earlier. New sessions have nothing else that wakes them.
+# next lease ends earlier. The sessions are new, so nothing else wakes them.
 {
 	$_->quit foreach @sessions;
 	@sessions = map { open_session($node) } 0 .. 2;
@@ -194,7 +194,7 @@ granted_in_turn('again', 0);
 	nothing_left($node, 'shorter');
 }
 
-# What nobody is woken by, a change by hand, is found after deadlock_timeout.
+# A change by hand wakes nobody. The waiter finds it after deadlock_timeout.
 {
 	look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
 	$sessions[0]->query_safe(q{SET deadlock_timeout = '200 ms'});

@@ -12,8 +12,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use WaitTest;
 
-# Where a waiter stands: how the other session brings it about, and how that
-# ends with the lease free.
+# Where a waiter waits: what the other session does to block it, and how the lease
+# becomes free.
 my %places = (
 	'held lease' => {
 		block => q{SELECT lease_acquire('%s', '1 hour', 'holder')},
@@ -40,7 +40,7 @@ my %places = (
 	},
 );
 
-# What ends the wait, and what it says.
+# What ends the wait, and with which error.
 my %ways = (
 	'statement_timeout' => { set => q{SET statement_timeout = '300 ms'}, says => qr/ERROR:  57014: .*statement timeout/ },
 	'lock_timeout' => { set => q{SET lock_timeout = '300 ms'}, says => qr/ERROR:  55P03: .*lock timeout/ },
@@ -103,7 +103,7 @@ sub interrupt
 	return;
 }
 
-# In a transaction the error can be caught, and the wait was as if it had not been.
+# In a transaction the error can be caught, and the wait leaves no trace.
 sub catch
 {
 	my ($node, $mode, $where) = @_;

@@ -93,7 +93,7 @@ circle(3, 'lease_acquire', patient => 1);
 	send_to_wait($node, $sessions[2], wait_sql('lease_acquire', 'r1', 'o2'));
 	send_sql($sessions[1], wait_sql('lease_acquire', 'r0', 'o1'));
 	like(answer($sessions[1]), qr/ERROR:  40P01/, 'beside others: the victim');
-	stays($node, q{SELECT string_agg(owner, ',') FROM lease_waiters}, 'o0,o2', 'beside others: they wait on');
+	stays($node, q{SELECT string_agg(owner, ',') FROM lease_waiters}, 'o0,o2', 'beside others: the others still wait');
 	look($node, q{SELECT lease_release('r1', 'o1')});
 	is(answer($sessions[0]), 't', 'beside others: the first goes on');
 	look($node, q{SELECT lease_release('r1', 'o0')});
@@ -127,7 +127,7 @@ circle(3, 'lease_acquire', patient => 1);
 	send_to_wait($node, $sessions[0], wait_sql('lease_acquire', 'r1', 'o0'));
 	send_to_wait($node, $sessions[1], wait_sql('lease_acquire', 'r0', 'o1'));
 	is(answer($sessions[0]), 't', 'a lease of the circle runs out before it is found');
-	stays($node, q{SELECT string_agg(owner, ',') FROM lease_waiters}, 'o1', 'the other one waits on');
+	stays($node, q{SELECT string_agg(owner, ',') FROM lease_waiters}, 'o1', 'the other one still waits');
 	look($node, q{SELECT lease_release('r0', 'o0')});
 	is(answer($sessions[1]), 't', 'and gets it');
 	look($node, q{SELECT lease_release_all('o0'), lease_release_all('o1')});
@@ -154,20 +154,20 @@ foreach my $call ('lease_acquire', 'lease_acquire later')
 		$row->query_safe(q{SET LOCAL deadlock_timeout = '1 h'});
 		send_to_wait($node, $row, $wait_lease, in_lock_manager());
 		send_sql($lease, $wait_row);
-		like(answer($lease), qr/ERROR:  40P01: deadlock detected/, 'mixed: who waits for the row is told');
-		is(answer($row), 't', 'mixed: who waits for the lease gets it');
+		like(answer($lease), qr/ERROR:  40P01: deadlock detected/, 'mixed: the waiter for the row gets the error');
+		is(answer($row), 't', 'mixed: the waiter for the lease gets it');
 		$lease->query_safe('ROLLBACK');
 		$row->query_safe('COMMIT');
-		is(look($node, q{SELECT lease_release('mixed', 'row')}), 't', 'mixed: it has it');
+		is(look($node, q{SELECT lease_release('mixed', 'row')}), 't', 'mixed: and holds it');
 	}
 	else
 	{
 		$lease->query_safe(q{SET LOCAL deadlock_timeout = '1 h'});
 		send_to_wait($node, $lease, $wait_row, in_lock_manager());
 		send_sql($row, $wait_lease);
-		like(answer($row), qr/ERROR:  40P01: deadlock detected/, 'mixed: who waits for the lease is told');
+		like(answer($row), qr/ERROR:  40P01: deadlock detected/, 'mixed: the waiter for the lease gets the error');
 		$row->query_safe('ROLLBACK');
-		is(answer($lease), '', 'mixed: who waits for the row gets it');
+		is(answer($lease), '', 'mixed: the waiter for the row gets it');
 		$lease->query_safe('COMMIT');
 		is(look($node, q{SELECT lease_release('mixed', 'lease')}), 't', 'mixed: its lease is committed');
 	}

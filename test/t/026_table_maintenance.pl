@@ -1,5 +1,5 @@
-# What an administrator does to the lock table while sessions wait for leases:
-# none of it has to wait for them, and they go on, or say what is wrong.
+# Maintenance of the lock table while sessions wait for leases: it does not have
+# to wait for them, and they continue, or fail with a clear error.
 use strict;
 use warnings;
 
@@ -52,8 +52,8 @@ foreach my $call ('lease_acquire', 'lease_wait')
 		my $queue = q{SELECT count(*) FROM lease_waiters};
 		my @pids;
 
-		# It waits until no statement has an older snapshot, and one that waits
-		# for a lease has one. The procedure has none.
+		# This command waits until no statement has an older snapshot. A function
+		# that waits for a lease has one, and lease_wait() has none.
 		my $behind = $command =~ /CONCURRENTLY/ && $call eq 'lease_acquire';
 
 		look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
@@ -122,7 +122,7 @@ foreach my $call ('lease_acquire', 'lease_wait')
 	$_->quit foreach $locker, $session;
 }
 
-is($node->safe_psql('postgres', q{SELECT lease_acquire('r', '1 hour', 'x'), lease_release('r', 'x')}), 't|t', 'the server is well');
+is($node->safe_psql('postgres', q{SELECT lease_acquire('r', '1 hour', 'x'), lease_release('r', 'x')}), 't|t', 'the server works');
 ok(slurp_file($node->logfile) !~ /PANIC|TRAP|was terminated by signal/, 'nothing crashed');
 
 $node->stop;

@@ -21,14 +21,14 @@ my ($library) = grep { -e $_ }
 
 plan skip_all => 'needs libfaketime (package libfaketime or faketime)' if !$library;
 
-# How far the server's clock is off, in seconds.
+# Difference between the server's clock and the true time, in seconds.
 my $offset_file = PostgreSQL::Test::Utils::tempdir() . '/offset';
 
 sub step_clock
 {
 	my ($offset) = @_;
 
-	# Replaced at once, for the server reads it at any time.
+	# Replaced in one step, since the server may read it at any time.
 	append_to_file("$offset_file.new", "$offset\n");
 	rename("$offset_file.new", $offset_file) or die "could not set the clock: $!";
 	return;
@@ -86,7 +86,7 @@ foreach my $hours (-1, +1)
 		cmp_ok($waited, '<', 3, "$offset s, $what: and not much later");
 	}
 
-	# A release is as good as ever, and so are deadlines of the other waiters.
+	# Releases still work, and so do the deadlines of the other waiters.
 	send_to_wait($node, $session{'lease_acquire'}, q{SELECT lease_acquire('held', '1 day', 'w1', '1 min')});
 	step_clock('+0');
 	is(look($node, q{SELECT lease_release('held', 'holder')}), 't', "$offset s: stepped back, and released");

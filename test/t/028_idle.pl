@@ -1,5 +1,5 @@
-# 300 sessions that wait cost nothing: neither time nor wake-ups, except for the
-# few wake-ups of watchers.
+# 300 waiting sessions use no processor time, and do not wake up, except for the
+# few wake-ups of the last waiter, which watches the first.
 use strict;
 use warnings;
 
@@ -63,7 +63,7 @@ sub used
 	return ($ticks, \%sleeps);
 }
 
-# How many of them were awake in between.
+# How many of them woke up in between.
 sub awake
 {
 	my ($before, $after) = @_;
@@ -86,7 +86,7 @@ sleep(3);
 my ($ticks_after, $sleeps_after) = used();
 note('in 3 s: ', $ticks_after - $ticks, ' ticks, ', awake($sleeps, $sleeps_after), ' awake');
 cmp_ok($ticks_after - $ticks, '<=', 10, 'they use no time');
-cmp_ok(awake($sleeps, $sleeps_after), '<=', 3, 'and sleep on');
+cmp_ok(awake($sleeps, $sleeps_after), '<=', 3, 'and keep sleeping');
 is(look($node, q{SELECT count(*) FROM lease_waiters}), 300, 'all of them');
 
 # A hand-off wakes one of them, not all. The one that keeps watch may be awake.

@@ -1,5 +1,5 @@
-# The procedure waits without a snapshot and without a transaction, so that
-# nothing has to wait for it in its turn.
+# The procedure waits without a snapshot and without a transaction, so nothing
+# has to wait for the procedure.
 use strict;
 use warnings;
 
@@ -121,7 +121,7 @@ $session->query_safe('RESET default_transaction_isolation');
 	nothing_left($node, 'a loop');
 }
 
-# Where it cannot commit it says so.
+# Where it cannot commit, it fails with a clear error.
 hold('blocked');
 $session->query_safe('BEGIN');
 session_fails($session, q{CALL lease_wait('blocked', '1 hour', 'x', '1 min', NULL)}, '2D000',
@@ -155,7 +155,7 @@ look($node, q{SELECT lease_release('with table', 'holder')});
 is(answer($fresh), '', 'a temporary table made in the same transaction');
 nothing_left($node, 'a temporary table');
 $fresh->quit;
-ok(slurp_file($node->logfile) !~ /TRAP|WARNING|PANIC/, 'no complaint in the log');
+ok(slurp_file($node->logfile) !~ /TRAP|WARNING|PANIC/, 'no warning in the log');
 
 $node->stop;
 done_testing();

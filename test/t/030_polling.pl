@@ -1,5 +1,5 @@
 # Without the library preloaded servers before 17 have no queue. Waiters look
-# again and again: the results are the same, but for the order and deadlocks.
+# again and again: the results are the same, except that there is no order and no deadlock detection.
 use strict;
 use warnings;
 
@@ -63,7 +63,7 @@ foreach my $call ('lease_acquire', 'lease_wait')
 	is($sessions[0]->query_safe(wait_sql($call, 'w0', q{'1 min'})), 't', "$call: granted at expiry");
 	is(look($node, "SELECT granted_at BETWEEN '$expires' AND '$expires'::timestamptz + interval '1 s' FROM lease_status"), 't', "$call: not before, and soon");
 
-	# What is undone gives nobody the lease.
+	# A rollback of a release gives nobody the lease.
 	look($node, q{SELECT lease_release('r', 'w0')});
 	look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
 	$blocker->query_safe(q{BEGIN; SELECT lease_release('r', 'holder')});

@@ -1,6 +1,6 @@
-# Every wait ends: a cancel or timeout reaches a waiter also at the moment when
-# its own time is over; a waiter that is stopped, or whose client is gone, does
-# not hold up the others.
+# Every wait ends. A cancel or timeout reaches a waiter even at the moment when
+# its own time is over. A waiter that is stopped, or whose client is gone, does
+# not block the others.
 use strict;
 use warnings;
 
@@ -23,8 +23,8 @@ client_connection_check_interval = 0
 CONF
 my $active = q{SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND pid = };
 
-# Two requests to end the wait come while the backend is stopped, so that it
-# meets both at once: its own time, and one of the server's. The server's counts.
+# While the backend is stopped, its own time runs out, and the server requests an
+# end of the wait as well. So it finds both at once. The server's request counts.
 sub at_the_same_moment
 {
 	my ($name, %way) = @_;
@@ -127,7 +127,7 @@ foreach my $others ('waiters', 'a try')
 	$_->quit foreach $holder, @sessions;
 }
 
-# As long as the transaction runs, it is excused, stopped or not.
+# As long as the transaction runs, the waiter keeps its turn, stopped or not.
 {
 	my $holder = open_session($node);
 	my $first = open_session($node);
@@ -149,7 +149,7 @@ foreach my $others ('waiters', 'a try')
 	$_->quit foreach $holder, $first, $second;
 }
 
-# A client that is gone does not wait any more, and is granted nothing.
+# A waiter whose client is gone leaves the queue, and is granted nothing.
 SKIP:
 {
 	skip 'this platform does not tell', 3 if $^O ne 'linux' && $^O ne 'darwin';

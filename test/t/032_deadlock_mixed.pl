@@ -1,6 +1,6 @@
 # Deadlocks across leases, assertions, row locks and transactions, which neither
-# the server nor the owners' names alone tell; and names of others, which are no
-# reason for their waits to fail.
+# the server nor the owners' names alone show. And using the owner name of another
+# role does not make that role's waits fail.
 use strict;
 use warnings;
 
@@ -75,7 +75,7 @@ foreach my $way (sort keys %ways)
 	my $pid = $a->query_safe('SELECT pg_backend_pid()');
 	send_sql($a, q{SELECT lease_acquire('b', '1 hour', 'A', NULL)});
 	ends($pid, 'three processes: one fails');
-	like(answer($a), qr/40P01: deadlock.*Process \d+ waits for a lock; blocked by process \d+/s, 'three processes: it is told why');
+	like(answer($a), qr/40P01: deadlock.*Process \d+ waits for a lock; blocked by process \d+/s, 'three processes: the error says why');
 	$a->query_safe('ROLLBACK');
 	answer($c);
 	$c->query_safe('ROLLBACK');
@@ -132,7 +132,7 @@ guess('mallory');
 	send_sql($victim, q{SELECT lease_acquire('x', '1 hour', 'V', NULL)});
 	becomes($node, $waiting, 'X,V', 'a lease under the name of a superuser: both wait');
 	look($node, 'SELECT pg_sleep(1)');
-	stays($node, $waiting, 'X,V', 'a lease under the name of a superuser: and wait on');
+	stays($node, $waiting, 'X,V', 'a lease under the name of a superuser: and keep waiting');
 	look($node, q{SELECT count(pg_cancel_backend(pid)) FROM lease_waiters});
 	like(answer($_), qr/57014/, 'a lease under the name of a superuser: cancelled') foreach $other, $victim;
 	look($node, q{SELECT lease_release_all('X'), lease_release_all('V')});

@@ -27,10 +27,10 @@ sub owners
 # A waiting writer stops new readers: behind a committed reader, and behind an open one.
 is(look($node, q{SELECT lease_acquire_shared('doc', '1 hour', 'r1')}), 't', 'a reader has the resource');
 send_to_wait($node, $sessions[0], q{SELECT lease_acquire('doc', '1 hour', 'w', NULL)});
-is(look($node, q{SELECT lease_acquire_shared('doc', '1 hour', 'r2'), lease_acquire_permit('doc', 9, '1 hour', 'r2')}), 'f|f', 'a writer who waits stops new readers');
+is(look($node, q{SELECT lease_acquire_shared('doc', '1 hour', 'r2'), lease_acquire_permit('doc', 9, '1 hour', 'r2')}), 'f|f', 'a waiting writer keeps new readers out');
 send_to_wait($node, $sessions[1], q{BEGIN; SELECT lease_acquire_shared('doc', '1 hour', 'r3', NULL)});
 send_to_wait($node, $sessions[2], q{SELECT lease_acquire_shared('doc', '1 hour', 'r4', NULL)});
-is(look($node, q{SELECT granted FROM lease_request('doc', '1 hour', 'r1', mode => 'shared', if_own => 'count')}), 't', 'but not the one who has it from taking it again');
+is(look($node, q{SELECT granted FROM lease_request('doc', '1 hour', 'r1', mode => 'shared', if_own => 'count')}), 't', 'but a reader may acquire its own lease again');
 is(look($node, q{SELECT lease_release('doc', 'r1'), lease_release('doc', 'r1')}), 't|t', 'the reader leaves');
 is(answer($sessions[0]), 't', 'the writer comes in');
 is(look($node, owners('doc')), 'w', 'alone');
@@ -40,7 +40,7 @@ is(look($node, owners('doc')), 'w', 'alone');
 send_sql($sessions[0], q{SELECT lease_release('doc', 'w'); SELECT lease_acquire('doc', '1 hour', 'w', NULL)});
 is(answer($sessions[1]), 't', 'after one turn of the writer the readers come in');
 is(answer($sessions[2]), 't', 'the second one while the first one has its transaction open');
-is(look($node, owners('doc')), 'r4', 'which is so');
+is(look($node, owners('doc')), 'r4', 'it is not committed yet');
 $sessions[1]->query_safe('COMMIT');
 is(look($node, q{SELECT lease_release('doc', 'r3'), lease_release('doc', 'r4')}), 't|t', 'they leave');
 is(answer($sessions[0]), "t\nt", 'and the writer has its next turn');
@@ -48,9 +48,9 @@ nothing_left($node, 'doc');
 
 $sessions[3]->query_safe(q{BEGIN; SELECT lease_acquire_shared('open', '1 hour', 'r1')});
 send_to_wait($node, $sessions[0], q{SELECT lease_acquire('open', '1 hour', 'w', NULL)}, in_lock_manager());
-is(look($node, q{SELECT lease_acquire_shared('open', '1 hour', 'r2')}), 'f', 'a writer who waits behind an open reader stops new readers, too');
+is(look($node, q{SELECT lease_acquire_shared('open', '1 hour', 'r2')}), 'f', 'a writer that waits behind an open reader keeps new readers out, too');
 $sessions[3]->query_safe('ROLLBACK');
-is(answer($sessions[0]), 't', 'and comes in when that reader is undone');
+is(answer($sessions[0]), 't', 'and is granted the lease when that reader rolls back');
 nothing_left($node, 'open');
 
 # Two permits are released at once, and both waiters get one.
@@ -61,10 +61,10 @@ send_to_wait($node, $sessions[2], q{SELECT lease_acquire_permit('pool', 2, '1 ho
 is(look($node, q{SELECT lease_release('pool', 'a'), lease_release('pool', 'b')}), 't|t', 'both are released in one transaction');
 is(answer($sessions[0]), 't', 'the first one who waits gets one');
 is(answer($sessions[1]), 't', 'and the second one the other, although the first has its transaction open');
-is(look($node, owners('pool')), 'd', 'which is so');
+is(look($node, owners('pool')), 'd', 'it is not committed yet');
 is(look($node, q{SELECT count(*) FROM lease_waiters WHERE owner = 'e'}), 1, 'the third one waits');
 $sessions[0]->query_safe('ROLLBACK');
-is(answer($sessions[2]), 't', 'and gets the one that is undone');
+is(answer($sessions[2]), 't', 'and gets the permit that is rolled back');
 is(look($node, owners('pool')), 'd,e', 'two have one');
 nothing_left($node, 'pool');
 
@@ -84,7 +84,7 @@ foreach my $end ('released', 'expired')
 }
 nothing_left($node, 'one');
 
-# A waiter that gives up lets those behind it look: the readers whom a writer kept away.
+# When a writer gives up, the readers that it kept out are woken.
 is(look($node, q{SELECT lease_acquire_shared('left', '1 hour', 'r1')}), 't', 'a reader has the resource');
 my $writer = send_to_wait($node, $sessions[0], q{SELECT lease_acquire('left', '1 hour', 'w', NULL)});
 send_to_wait($node, $sessions[1], q{SELECT lease_acquire_shared('left', '1 hour', 'r2', NULL)});
@@ -100,7 +100,7 @@ is(look($node, q{SELECT lease_acquire('turn', '1 hour', 'a')}), 't', 'a lease is
 send_to_wait($node, $sessions[0], q{SELECT lease_acquire('turn', '1 hour', 'c', '1 hour')});
 is(look($node, q{SELECT string_agg(concat_ws(' ', place, owner, held), ', ' ORDER BY place) FROM lease_contenders WHERE resource = 'turn'}),
 	'1 a t, 2 c f', 'lease_contenders shows the holder and the waiter');
-is(look($node, q{SELECT lease_release('turn', 'a'), (lease_request('turn', '1 hour', 'd')).reason}), 't|queue', 'refused for the sake of the waiter');
+is(look($node, q{SELECT lease_release('turn', 'a'), (lease_request('turn', '1 hour', 'd')).reason}), 't|queue', 'a try is refused because of the waiter');
 is(answer($sessions[0]), 't', 'the waiter gets it');
 
 $_->quit foreach @sessions;

@@ -57,7 +57,7 @@ SKIP:
 	$_->quit foreach @sessions;
 }
 
-# A waiter behind an uncommitted shared lease of its own owner is in nobody's way.
+# A waiter behind an uncommitted shared lease of its own owner does not block others.
 {
 	my ($holder, $waiter) = map { open_session($node) } 1, 2;
 
@@ -71,8 +71,8 @@ SKIP:
 	$_->quit foreach $holder, $waiter;
 }
 
-# A waiter that was skipped does not count as one before the others: a waiter
-# behind it that leaves wakes the next.
+# A waiter that was skipped does not count as first: when the waiter behind it
+# leaves, the next one is woken.
 {
 	my @sessions = map { open_session($node) } 0 .. 2;
 	my @pids;

@@ -30,7 +30,7 @@ is($session->query_safe(q{SELECT holds FROM lease_status}), 2, 'counted');
 like($session->query_safe(q{CALL lease_wait('s', '1 hour', 'b', '0', NULL, NULL, NULL, 'shared', min_hold => '1 min', lock_delay => '2 min')}), qr/^t\|/, 'shared');
 is($session->query_safe(q{SELECT free_at - expires_at FROM lease_status WHERE resource = 's'}), '00:02:00', 'with a delay');
 session_fails($session, q{CALL lease_wait('r', '1 hour', 'c', '0', NULL, NULL, NULL, 'any')}, '22023', 'mode of the lease', 'an unknown mode');
-session_fails($session, q{CALL lease_wait('r', '1 hour', 'c', '0', NULL, NULL, NULL, 'shared', 3)}, '22023', 'goes with mode permit only', 'permits without their mode');
+session_fails($session, q{CALL lease_wait('r', '1 hour', 'c', '0', NULL, NULL, NULL, 'shared', 3)}, '22023', 'can be given only with mode permit', 'permits without their mode');
 session_fails($session, q{CALL lease_wait('r', '1 hour', 'c', '0', NULL, NULL, NULL, if_own => NULL)}, '22004', 'if_own', 'if_own is unknown');
 session_fails($session, q{BEGIN; CALL lease_wait('r', '1 hour', 'c', '0', NULL, NULL, NULL)}, '2D000', 'HINT:  ', 'in a transaction block');
 $session->query_safe('ROLLBACK');

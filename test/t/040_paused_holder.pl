@@ -1,6 +1,6 @@
-# A holder that is paused beyond the time of its lease cannot do harm: in its
-# guarded transaction nobody takes over until that ends, before it the write is
-# refused. Without the assert, writes are lost: the same run shows it.
+# A holder that is paused until its lease has expired does no harm. If it has
+# asserted the lease, nobody takes over until its transaction ends. If it has not,
+# its write is refused. The same run without assertions loses writes.
 use strict;
 use warnings;
 
@@ -75,7 +75,7 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ')
 	is($other->query_safe(q{SELECT lease_release('counter:1', 'o2')}), 't', 'released');
 }
 
-# A crowd, paused at random moments. Each reads the counter under its lease, and
+# Many sessions, paused at random moments. Each reads the counter under its lease, and
 # writes the next number if it finds that it still has the lease.
 look($node, q{
 	CREATE TABLE written (n int);

@@ -1,5 +1,5 @@
 # A protected table is protected after dump and restore, which brings its rows
-# back before its triggers. Rows alone go in only past the triggers.
+# back before its triggers. A restore of rows alone must disable the triggers.
 use strict;
 use warnings;
 
@@ -79,7 +79,7 @@ foreach my $schema ('public', '"the leases"')
 	is($node->safe_psql($dbname, 'SELECT count(*) FROM app.workitem'), 100, "$dbname: the rows are back");
 	sql_fails($node, 'DELETE FROM app.workitem', '55P03', 'no owner is named', "$dbname: protected again", dbname => $dbname);
 
-	# The extension does not go without notice.
+	# DROP EXTENSION fails while a table is protected.
 	sql_fails($node, 'DROP EXTENSION lease_lock', '2BP01', 'other objects depend on it', "$dbname: tables depend on the extension", dbname => $dbname);
 	$node->safe_psql($dbname, 'CREATE SCHEMA moved; ALTER EXTENSION lease_lock SET SCHEMA moved');
 	sql_fails($node, 'DELETE FROM app.workitem', '55P03', 'no owner is named', "$dbname: protected when the extension was moved", dbname => $dbname);

@@ -26,7 +26,7 @@ $node->safe_psql('postgres', q{
 	GRANT INSERT ON log TO app;
 });
 
-# From 1.21 on, statements that are prepared by name find their way, too.
+# From 1.21 on, prepared statements with a name work, too.
 my ($version) = (run_command([ $pgbouncer, '--version' ]))[0] =~ /PgBouncer (\d+\.\d+)/;
 my ($major, $minor) = split(/\./, $version);
 my $by_name = $major > 1 || $minor >= 21;
@@ -77,8 +77,8 @@ SKIP:
 
 # Each reads a number under a lease and writes it back plus one in another
 # transaction: two at a time would lose a count. The extended protocol sends
-# parameters, in statements that are prepared for once. Nobody waits here: who
-# waits has a server connection, which the holder may need to go on.
+# parameters in unnamed prepared statements. No session waits here: a waiter
+# occupies a server connection, which the holder may need to continue.
 append_to_file("$folder/count.sql", <<'SQL');
 \set id random(1, 5)
 SELECT gen_random_uuid() AS me \gset

@@ -1,4 +1,4 @@
-# The examples in the documents print what the documents say, and links lead somewhere.
+# The examples in the documents print what the documents say, and links are not broken.
 #
 # A block of SQL is run in a session for the whole document, in a database of its own. If a block of text
 # follows it with nothing in between, that is its output. Comments before a block say more:
@@ -19,7 +19,8 @@ use Test::More;
 my $root = "$FindBin::RealBin/../..";
 my @documents = grep { -f "$root/$_" } qw(
   README.md CONTRIBUTING.md CHANGELOG.md docs/clients.md docs/guide.md docs/installation.md docs/monitoring.md
-  docs/operations.md docs/performance.md docs/reference.md docs/security.md examples/README.md test/bench/README.md
+  docs/operations.md docs/performance.md docs/reference.md docs/scaling.md docs/security.md examples/README.md
+  src/README.md test/bench/README.md
 );
 # In this order: monitoring grants to roles that the reference creates.
 my @with_examples = grep { -f "$root/$_" }
@@ -75,7 +76,7 @@ sub without_tokens
 	return join '|', @cells;
 }
 
-# What cannot be the same in each run, and tokens, whose gaps are nobody's business.
+# Replace what differs from run to run, tokens included, since they have gaps.
 sub comparable
 {
 	my ($output) = @_;
@@ -187,7 +188,7 @@ sub anchors
 	return \%anchors;
 }
 
-# The links of a document that lead nowhere.
+# The broken links of a document.
 sub broken_links
 {
 	my ($document) = @_;

@@ -17,8 +17,8 @@ my $psql = sub { return $node->safe_psql('postgres', shift) };
 
 # what it removes
 $psql->(q{
-	SELECT lease_acquire(r, '1 day', 'o') FROM unnest(ARRAY['held', 'released', 'expired', 'in use', 'pinned', 'prepared']) AS r;
-	UPDATE lease_lock SET expires_at = '2000-01-01' WHERE resource IN ('expired', 'in use', 'pinned', 'prepared');
+	SELECT lease_acquire(r, '1 day', 'o') FROM unnest(ARRAY['held', 'released', 'expired', 'in use', 'asserted', 'prepared']) AS r;
+	UPDATE lease_lock SET expires_at = '2000-01-01' WHERE resource IN ('expired', 'in use', 'asserted', 'prepared');
 	SELECT lease_release('released', 'o');
 });
 becomes_true($node, 'postgres', "SELECT count(*) = 0 FROM lease_lock WHERE resource IN ('expired', 'released')",
@@ -39,7 +39,7 @@ becomes_true($node, 'postgres', "SELECT count(*) = 0 FROM lease_lock WHERE resou
 cmp_ok($psql->("SELECT lease_acquire('again', '1 day', 'p') \\gset\nSELECT lease_token('again', 'p')"),
 	'>', $token, 'the next token is higher');
 
-# what it passes over, without waiting: rows that somebody has
+# rows that other transactions use are skipped without waiting
 my @sessions = map { open_session($node) } 1 .. 2;
 $psql->('TRUNCATE lease_lock');
 set_and_reload($node, 'lease_lock.purge_interval', '0');
@@ -54,14 +54,14 @@ $sessions[1]->query_safe(q{BEGIN; SELECT token FROM lease_lock WHERE resource IN
 set_and_reload($node, 'lease_lock.purge_interval', '100ms');
 becomes_true($node, 'postgres',
 	q{SELECT array_agg(resource ORDER BY resource) = ARRAY['ended 10000', 'ended 10001', 'ended 20000', 'ended 7', 'held'] FROM lease_lock},
-	'rows that somebody has are passed over, those beside them are not');
+	'rows in use are skipped, and the rows beside them are purged');
 is($psql->('SELECT count(*) FROM pg_locks WHERE NOT granted'), 0, 'nobody waits');
 $_->query_safe('COMMIT') foreach @sessions;
 $psql->("COMMIT PREPARED 'p'");
-is_purged($node, 'postgres', 'when nobody has them any more');
+is_purged($node, 'postgres', 'rows that are no longer in use');
 
 # It works in short transactions: while one row is left others can see that
-# the rest has gone, and an old snapshot does not keep it from its work.
+# the rest has gone, and an old snapshot does not stop the worker.
 $sessions[0]->query_safe(q{BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM lease_lock});
 add_ended($node, 'postgres', 5000);
 becomes_true($node, 'postgres', 'SELECT count(*) = 0 ' . ended(), 'beside an old snapshot');
@@ -85,8 +85,8 @@ $psql->(qq{
 	ALTER DATABASE peculiar SET lease_lock.purge_after = '1000d';
 });
 $ENV{PGOPTIONS} = '-c statement_timeout=0';
-# A function of the index that would tell, had it been called; and the names
-# that a careless worker would look up.
+# An index function that counts its calls, and objects with names that a
+# careless worker would look up.
 $node->safe_psql('peculiar', q{
 	SET default_transaction_read_only = off;
 	CREATE SCHEMA hostile;
@@ -119,7 +119,7 @@ $node->safe_psql('postgres', 'SELECT pg_sleep(0.5)');
 is($psql->('SELECT count(*) ' . ended()), 10, 'an interval of 0 turns it off');
 is($psql->('SELECT lease_purge()'), 10, 'lease_purge() works all the same');
 
-unlike(slurp_file($node->logfile), qr/WARNING|ERROR|FATAL|PANIC/, 'nothing to complain of');
+unlike(slurp_file($node->logfile), qr/WARNING|ERROR|FATAL|PANIC/, 'no warning or error in the log');
 $node->stop;
-unlike(slurp_file($node->logfile), qr/FATAL|PANIC/, 'nor at the end');
+unlike(slurp_file($node->logfile), qr/FATAL|PANIC/, 'no error at the end');
 done_testing();

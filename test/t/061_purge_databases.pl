@@ -1,5 +1,5 @@
-# Databases and extensions come and go while the purge worker runs, and it is
-# in nobody's way.
+# Databases and extensions are created and dropped while the purge worker runs,
+# and the worker does not block that.
 use strict;
 use warnings;
 
@@ -79,7 +79,7 @@ foreach my $round ('first', 'second')
 	becomes_true($node, 'postgres', 'SELECT count(*) = 0 FROM pg_stat_activity WHERE ' . worker_in('plain'), 'the worker leaves');
 }
 
-# A database that nobody granted a lease in since it is there: a copy.
+# A database in which no lease was granted since it was created: a copy.
 add_database($node, 'template');
 $psql->('ALTER DATABASE template ALLOW_CONNECTIONS false');
 $psql->(q{SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = 'template'});
@@ -138,8 +138,8 @@ foreach my $statement (
 	is_purged($node, 'closed', $statement);
 }
 
-# Statements that need the table for themselves get it, although there is
-# always a worker that has it again in a moment.
+# Statements that need an exclusive lock on the table get it, although a worker
+# uses the table again and again.
 $worker = stop_worker_in('closed');
 continue_backend($worker);
 $session->query_safe("SET lock_timeout = '10s'");
@@ -163,7 +163,7 @@ while ($left)
 }
 cmp_ok($most, '<=', 1, "one worker for $ndatabases databases");
 
-# A sleeping launcher does not hold up what all processes have to confirm.
+# A sleeping launcher does not delay a procedure signal barrier.
 set_and_reload($node, 'lease_lock.purge_interval', '1d');
 $psql->('CREATE DATABASE last');
 $psql->('DROP DATABASE last');
@@ -173,6 +173,6 @@ pass('databases are created and dropped beside a launcher that sleeps');
 # that. The server also logs it when ask_beside_stopped() had to give up.
 my $log = slurp_file($node->logfile) =~
   s/^.*FATAL:  (terminating background worker "lease_lock purge worker"|connection to client lost).*\n//gmr;
-unlike($log, qr/WARNING|ERROR|FATAL|PANIC/, 'nothing to complain of');
+unlike($log, qr/WARNING|ERROR|FATAL|PANIC/, 'no warning or error in the log');
 $node->stop;
 done_testing();

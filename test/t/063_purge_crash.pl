@@ -1,6 +1,6 @@
 # When a process of the purge is killed the server goes through crash recovery,
-# as for any of its processes: leases are whole, no token comes twice, and the
-# purge goes on.
+# as for any of its processes: no lease is lost, no token is handed out twice,
+# and the purge continues.
 use strict;
 use warnings;
 
@@ -81,7 +81,7 @@ $node->poll_query_until('postgres', 'SELECT count(*) = 1 FROM pg_stat_activity W
   or die 'no worker';
 $node->stop('immediate');
 $node->start;
-is($psql->($contents), $before, 'immediate stop: leases are whole');
+is($psql->($contents), $before, 'immediate stop: no lease is lost');
 is_purged($node, 'postgres', 'immediate stop: it goes on');
 
 $psql->('CREATE EXTENSION amcheck');

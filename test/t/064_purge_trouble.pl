@@ -1,5 +1,5 @@
-# What goes wrong with the purge worker is said once, the rest goes on, and
-# nothing runs in circles.
+# An error of the purge worker is logged once, the other databases are still
+# purged, and failures are not retried in a tight loop.
 use strict;
 use warnings;
 
@@ -38,7 +38,7 @@ $node->safe_psql('bad', q{
 my $complaint = qr/WARNING:  could not purge leases in database "bad": lock table "lease_lock" has a trigger/;
 $node->wait_for_log($complaint);
 some_visits();
-is(times_logged($node, $complaint), 1, 'an error in one database is told once');
+is(times_logged($node, $complaint), 1, 'an error in one database is logged once');
 like(slurp_file($node->logfile), qr/$complaint.*\n.*DETAIL:  The lease functions write.*\n.*HINT:  Drop it/, 'with its detail and hint');
 is($node->safe_psql('bad', 'SELECT count(*) ' . ended()), 1, 'nothing is purged there');
 
@@ -49,17 +49,17 @@ some_visits();
 is(times_logged($node, $other_complaint), 1, 'another error, too');
 
 $node->safe_psql('bad', 'ALTER TABLE lease_lock DROP COLUMN c');
-is_purged($node, 'bad', 'mended');
+is_purged($node, 'bad', 'repaired');
 $node->wait_for_log(qr/LOG:  leases in database "bad" are purged again/);
 some_visits();
-is(times_logged($node, qr/are purged again/), 1, 'its end is told once');
+is(times_logged($node, qr/are purged again/), 1, 'its end is logged once');
 
 $node->safe_psql('bad', 'ALTER EXTENSION lease_lock DROP TABLE lease_lock; ALTER TABLE lease_lock RENAME TO lost');
 $node->wait_for_log(qr/could not purge leases in database "bad": relation "lease_lock" of extension "lease_lock" does not exist/);
 $node->safe_psql('bad', 'DROP EXTENSION lease_lock');
 some_visits();
 is(times_logged($node, qr/WARNING/), 3, 'nothing more');
-is(times_logged($node, qr/purge worker.*exited with exit code/), 0, 'a worker that fails ends in good order');
+is(times_logged($node, qr/purge worker.*exited with exit code/), 0, 'a worker that fails exits without an error code');
 
 # A database that cannot be connected to: the server logs that itself.
 $psql->('CREATE DATABASE broken');
@@ -76,14 +76,14 @@ foreach my $round (1 .. 10)
 }
 # From one millisecond on the time between two visits doubles.
 my $visits = times_logged($node, qr/The database subdirectory .* is missing/);
-cmp_ok($visits, '>', 0, 'the server says so');
-cmp_ok($visits, '<', 25, 'visits are put off for longer and longer');
+cmp_ok($visits, '>', 0, 'the server logs the failed connection');
+cmp_ok($visits, '<', 25, 'the time between visits grows');
 rename($node->data_dir . "/base/gone", $node->data_dir . "/base/$oid") or die "rename: $!";
 $node->safe_psql('broken', 'CREATE EXTENSION lease_lock');
 add_ended($node, 'broken', 10);
 set_and_reload($node, 'lease_lock.purge_interval', '100ms');
 $node->restart;
-is_purged($node, 'broken', 'when it can be again');
+is_purged($node, 'broken', 'purged when connections are possible again');
 
 # An administrator ends the worker, or cancels what it does.
 foreach my $function ('pg_terminate_backend', 'pg_cancel_backend')
@@ -117,7 +117,7 @@ foreach my $round (1 .. 3)
 	$node->poll_query_until('postgres', $rounds . "'$now'") or die 'no further round';
 	$now = $psql->('SELECT clock_timestamp()');
 }
-is(times_logged($node, $no_slot), 1, 'no slot: told once, although it is tried again');
+is(times_logged($node, $no_slot), 1, 'no slot: logged once, although the launcher tries again');
 is($psql->('SELECT lease_purge()'), 10, 'no slot: lease_purge() works');
 
 $node->append_conf('postgresql.conf', 'max_worker_processes = 3');

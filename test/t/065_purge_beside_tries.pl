@@ -1,6 +1,6 @@
-# Nobody is refused a lease because the worker is just removing its row: a try
-# that meets an open batch looks again. A worker that is stopped in the middle
-# of a batch delays a try for a moment, not for ever.
+# No request is refused because the worker is removing the row of the lease: a
+# try that meets an open batch looks again. A worker that is stopped in the middle
+# of a batch delays a try only for a short time.
 use strict;
 use warnings;
 
@@ -56,7 +56,7 @@ foreach my $attempt (1 .. 100)
 ok($row, "the worker is stopped while it removes \"$row\"");
 my $begun_at = time;
 is(look($node, "SELECT lease_acquire('$row', '1 day', 'o')"), 'f', 'a try is refused then');
-cmp_ok(time - $begun_at, '<', 20, 'and does not wait for ever');
+cmp_ok(time - $begun_at, '<', 20, 'and returns in time');
 is(look($node, "SELECT lease_acquire('free', '1 day', 'o')"), 't', 'others are granted');
 is(look($node, "SELECT lease_acquire('held', '1 day', 'other')"), 'f', 'or refused');
 

@@ -1,6 +1,6 @@
-# The purge worker beside a lock table that belongs to a role without any
-# privileges, which attached functions of its own to everything that can have
-# some: the worker removes what ended, and calls none of them.
+# The lock table belongs to a role without privileges, which attached its own
+# functions to everything that can call functions. The purge worker removes what
+# ended, and calls none of them.
 use strict;
 use warnings;
 
@@ -138,7 +138,7 @@ $node->safe_psql('postgres', q{
 	add_ended($node, 'mine', 10);
 	ran_in_worker();
 	visit_calls_nothing('settings of the database');
-	is($node->safe_psql('mine', q{SELECT rolsuper FROM pg_roles WHERE rolname = 'mallory'}), 'f', 'mallory has become nobody');
+	is($node->safe_psql('mine', q{SELECT rolsuper FROM pg_roles WHERE rolname = 'mallory'}), 'f', 'mallory has not become a superuser');
 }
 
 $node->stop;

@@ -112,9 +112,9 @@ send_to_wait($node, $waiter, q{SELECT lease_acquire('r', '1 hour', 'w3', '1 min'
 $holder->query_safe('COMMIT');
 is(answer($waiter), 't', 'a waiter gets a lease from the lock manager');
 counted('nobody called it', granted => 1, releases => 1, waits => 1);
-holds("wait_time > '$time'", 'but it waited');
+holds("wait_time > '$time'", 'but the wait counts');
 holds(q{handoffs = (SELECT sum(n) FROM unnest(handoff_counts) AS n)}, 'the histogram has every hand-off');
-holds(q{handoff_time > '0' AND handoff_time < wait_time}, 'which took some of the time');
+holds(q{handoff_time > '0' AND handoff_time < wait_time}, 'a hand-off is part of a wait');
 
 # A hand-off that takes long goes to another bucket: the waiter is stopped
 # when it is called.
@@ -142,12 +142,12 @@ holds(q{handoff_time > '0' AND handoff_time < wait_time}, 'which took some of th
 	counted('one victim', granted => 2, waits => 2, deadlocks => 1);
 	look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
 	like(answer($waiter), qr/57014/, 'a wait is cancelled');
-	counted('which is no timeout');
+	counted('a cancelled wait is no timeout');
 	my $pid = send_to_wait($node, $waiter, q{SELECT lease_acquire('y', '1 hour', 'x', '1 min')});
 	$time = look($node, 'SELECT wait_time FROM lease_stats');
 	look($node, "SELECT pg_terminate_backend($pid, 10000)");
 	counted('nor is one whose session ends', waits => 1);
-	holds("wait_time > '$time'", 'but it waited');
+	holds("wait_time > '$time'", 'but the wait counts');
 }
 
 # Many sessions at once lose nothing.
@@ -185,9 +185,9 @@ holds(q{handoff_time > '0' AND handoff_time < wait_time}, 'which took some of th
 	my $before = look($node, 'SELECT stats_reset FROM lease_stats');
 
 	sql_fails($node, 'SET ROLE pg_monitor; SELECT lease_stats_reset()', '42501', 'permission denied', 'reset is not for everybody');
-	counted('and did nothing');
+	counted('a refused reset changes nothing');
 	look($node, 'SELECT lease_stats_reset()');
-	holds("stats_reset BETWEEN '$before'::timestamptz + '1 microsecond' AND clock_timestamp()", 'a reset says when');
+	holds("stats_reset BETWEEN '$before'::timestamptz + '1 microsecond' AND clock_timestamp()", 'stats_reset is the time of the reset');
 	holds('granted = 0', 'and resets');
 }
 
@@ -220,7 +220,7 @@ $node->stop;
 	is($few->safe_psql('third', $stats), 'overflow|2', 'few: and shares with all others');
 	$few->safe_psql('postgres', 'DROP DATABASE second');
 	is($few->safe_psql('fourth', "$grant; $stats"), "t\ndatabase|1", 'few: the entry of a dropped one is used again, from zero');
-	is($few->safe_psql('postgres', $stats), 'overflow|2', 'few: who came too late stays with the others');
+	is($few->safe_psql('postgres', $stats), 'overflow|2', 'few: a session keeps the entry that it found first');
 	$few->stop;
 }
 

@@ -87,8 +87,7 @@ $session->query_safe(q{SET lease_lock.log_events = 'takeover'});
 	$session->query_safe(q{SELECT lease_release('door', 'bob')});
 }
 
-# A lease of one kind is taken over by one of another, and what was lost is not
-# lost again.
+# A lease is taken over by one of another mode, and is reported as lost only once.
 foreach my $step (
 	[ "lease_acquire_permit('desk', 1, '1 ms', 'p1')" ],
 	[ "lease_acquire('desk', '1 ms', 'w1')", 'w1', 'p1' ],
@@ -147,8 +146,8 @@ $node->safe_psql('postgres', qq{CREATE ROLE "two\tparts" LOGIN; CREATE ROLE thie
 		'lease on "roles" taken over by owner "new" of role "postgres" from owner "secret" of role "unknown \(OID=\d+\)" .*');
 }
 
-# Names that would like to be more than a name. Each is logged on one line of
-# its own, and the quotes around it are the only ones that count.
+# Names that try to forge log lines. Each is logged on one line, and no character
+# in the name can end the quotes around it.
 my %hostile = (
 	q{E'x\n<line of 1>LOG:  lease on "door" released'} => '"x\n<line of 1>LOG:  lease on \"door\" released"',
 	q{E'x\r\n\ty'} => '"x\r\n\ty"',
@@ -222,7 +221,7 @@ foreach my $option ('none', 'takeover', 'all', 'nonsense')
 {
 	local $ENV{PGOPTIONS} = '-c lease_lock.log_events=none';
 
-	is($node->safe_psql('postgres', q{LOAD 'lease_lock'; SHOW lease_lock.log_events}), 'none', 'a superuser may');
+	is($node->safe_psql('postgres', q{LOAD 'lease_lock'; SHOW lease_lock.log_events}), 'none', 'a superuser may change the setting');
 }
 
 $node->stop;

@@ -40,8 +40,8 @@ sub refused
 	return;
 }
 
-my $too_long = 'ttl of the lease on "r" is longer than allowed.*DETAIL:  Setting "lease_lock.max_ttl" is 1min\..*HINT:  Take a shorter ttl';
-my $too_many = 'lease on "c" is one too many for its owner.*DETAIL:  Setting "lease_lock.max_leases_per_owner" is 2\..*HINT:  Release another';
+my $too_long = 'ttl of the lease on "r" is longer than allowed.*DETAIL:  Setting "lease_lock.max_ttl" is 1min\..*HINT:  Use a shorter ttl';
+my $too_many = 'too many leases for the owner of the lease on "c".*DETAIL:  Setting "lease_lock.max_leases_per_owner" is 2\..*HINT:  Release another';
 my $two = q{SELECT lease_acquire('a', '1 min', 'o'), lease_acquire('b', '1 min', 'o')};
 my $third = q{SELECT lease_acquire('c', '1 min', 'o')};
 
@@ -71,36 +71,36 @@ is(as('limited', $two), 't|t', 'leases: up to the limit');
 refused('limited', $third, '53400', $too_many, 'leases: beyond it');
 refused('limited', q{SELECT lease_acquire('c', '1 min', 'o', '1 min')}, '53400', $too_many, 'leases: beyond it, with a wait');
 refused('limited', q{CALL lease_wait('c', '1 min', 'o', '1 min', NULL)}, '53400', $too_many, 'leases: beyond it, lease_wait');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM lease_lock WHERE resource = 'c'}), 0, 'leases: nothing of it remains');
-is(as('limited', q{SELECT lease_acquire('a', '1 min', 'o'), lease_renew('a', '1 min', 'o')}), 'f|t', 'leases: what is held is refused as ever, and renewed');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM lease_lock WHERE resource = 'c'}), 0, 'leases: a refused grant leaves no row');
+is(as('limited', q{SELECT lease_acquire('a', '1 min', 'o'), lease_renew('a', '1 min', 'o')}), 'f|t', 'leases: at the limit, a held lease is refused and can be renewed');
 is(as('limited', q{SELECT lease_acquire('d', '1 min', 'p'), lease_acquire('e', '1 min', 'p')}), 't|t', 'leases: another owner has a count of its own');
 is(as('limited', "SELECT lease_release('a', 'o'); $third"), "t\nt", 'leases: a released one does not count');
 is(as('free', q{SELECT lease_acquire('f' || i, '1 hour', 'o') FROM generate_series(1, 5) AS i}), join("\n", ('t') x 5), 'leases: other roles have no limit');
-refused('limited', q{SELECT lease_acquire('d2', '1 min', 'o')}, '53400', 'one too many', 'leases: theirs count, too');
+refused('limited', q{SELECT lease_acquire('d2', '1 min', 'o')}, '53400', 'too many leases', 'leases: those acquired by other roles count');
 
-# nor can they be collected under other names and handed over
+# Leases that other owners acquired cannot be handed over beyond the limit, either.
 clean();
 is(as('limited', "$two; SELECT lease_acquire('c', '1 min', 'p')"), "t|t\nt", 'handed over: another owner acquires');
 refused('limited', q{SELECT lease_transfer('c', 'p', 'o')}, '53400', $too_many, 'handed over: beyond the limit');
-is($node->safe_psql('postgres', q{SELECT owner FROM lease_status WHERE resource = 'c'}), 'p', 'handed over: not');
+is($node->safe_psql('postgres', q{SELECT owner FROM lease_status WHERE resource = 'c'}), 'p', 'handed over: the lease stays where it was');
 is(as('limited', q{SELECT lease_transfer('a', 'o', 'o') IS NOT NULL, lease_transfer('b', 'o', 'p') IS NOT NULL, lease_transfer('c', 'p', 'o') IS NOT NULL}), 't|t|t', 'handed over: up to the limit, or to the same owner');
 
 # what has expired does not count, nor what was taken over
 clean();
 as('limited', q{SELECT lease_acquire('a', '1 ms', 'o'), lease_acquire('b', '1 ms', 'o'); SELECT pg_sleep(0.005)});
 is(as('limited', q{SELECT lease_acquire('c', '1 min', 'o'); SELECT lease_acquire('a', '1 min', 'o')}), "t\nt", 'leases: expired ones do not count, and can be taken over');
-refused('limited', q{SELECT lease_acquire('b', '1 min', 'o')}, '53400', 'one too many', 'leases: taken over, it counts again');
+refused('limited', q{SELECT lease_acquire('b', '1 min', 'o')}, '53400', 'too many leases', 'leases: taken over, it counts again');
 is($node->safe_psql('postgres', q{SELECT owner, state FROM lease_status WHERE resource = 'b'}), 'o|expired', 'leases: the row is as it was');
 
 # within one transaction
 clean();
 is(as('limited', qq{BEGIN; $two; SELECT lease_release('b', 'o'); $third; COMMIT}), "t|t\nt\nt", 'transaction: what it released does not count');
 clean();
-refused('limited', qq{BEGIN; $two; $third}, '53400', $too_many, 'transaction: what it acquired does');
-is(as('limited', qq{BEGIN; SAVEPOINT s; $two; ROLLBACK TO s; $two; COMMIT}), "t|t\nt|t", 'transaction: what was undone does not');
+refused('limited', qq{BEGIN; $two; $third}, '53400', $too_many, 'transaction: what it acquired counts');
+is(as('limited', qq{BEGIN; SAVEPOINT s; $two; ROLLBACK TO s; $two; COMMIT}), "t|t\nt|t", 'transaction: what was rolled back does not count');
 clean();
-refused('limited', q{SELECT lease_acquire('n' || i, '1 min', 'o') FROM generate_series(1, 3) AS i}, '53400', 'one too many', 'statement: all of it');
-is($node->safe_psql('postgres', 'SELECT count(*) FROM lease_status'), 0, 'statement: or nothing');
+refused('limited', q{SELECT lease_acquire('n' || i, '1 min', 'o') FROM generate_series(1, 3) AS i}, '53400', 'too many leases', 'statement: fails as a whole');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM lease_status'), 0, 'statement: grants nothing');
 
 # an open transaction of another session: counts until it is rolled back
 my $open = open_session($node);
@@ -136,7 +136,7 @@ foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s', 'PREPARE TRANSACTION')
 clean();
 $open->query_safe(q{BEGIN; SELECT lease_acquire('a', '1 min', 'o'); SELECT lease_renew('a', i * interval '1 hour', 'o') FROM generate_series(1, 5) AS i});
 is(as('limited', q{SELECT lease_acquire('b', '1 min', 'o')}), 't', 'open, renewed: the lease counts once');
-refused('limited', $third, '53400', $too_many, 'open, renewed: but it counts');
+refused('limited', $third, '53400', $too_many, 'open, renewed: and not zero times');
 $open->query_safe('ROLLBACK');
 
 # An open renewal, of which there are two versions, and an open release.
@@ -145,7 +145,7 @@ as('limited', $two);
 $open->query_safe(q{BEGIN; SELECT lease_renew('a', '1 hour', 'o')});
 is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SELECT lease_acquire('c', '1 min', 'o')}), 't', 'open renewal: the lease counts once');
 $open->query_safe(q{SELECT lease_release('b', 'o')});
-sql_fails($node, q{SET lease_lock.max_leases_per_owner = 3; SELECT lease_acquire('d', '1 min', 'o')}, '53400', 'one too many', 'open release: the lease still counts');
+sql_fails($node, q{SET lease_lock.max_leases_per_owner = 3; SELECT lease_acquire('d', '1 min', 'o')}, '53400', 'too many leases', 'open release: the lease still counts');
 $open->query_safe('COMMIT');
 is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SELECT lease_acquire('d', '1 min', 'o')}), 't', 'until it is committed');
 
@@ -180,7 +180,7 @@ is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SELEC
 	send_to_wait($node, $both[$_], "SELECT lease_acquire('last$_', '1 min', 'o')", in_lock_manager()) foreach 0, 1;
 	$open->query_safe('COMMIT');
 	@granted = map { answer($_) } @both;
-	like($_, qr/^t$|53400/, 'both at once: granted or one too many') foreach @granted;
+	like($_, qr/^t$|53400/, 'both at once: granted or too many leases') foreach @granted;
 	cmp_ok((grep { $_ eq 't' } @granted), '<=', 1, 'both at once: never both');
 	is(look($node, q{SELECT count(*) FROM lease_status WHERE owner = 'o'}), 1 + (grep { $_ eq 't' } @granted), 'both at once: the leases that are held');
 	$_->quit foreach @both;
@@ -204,14 +204,14 @@ $node->pgbench('-n -U trusted -c 8 -t 30 -M prepared', 0, [qr{actually processed
 	SELECT lease_release('race' || pg_backend_pid(), 'o');
 }});
 is($node->safe_psql('postgres', q{SELECT count(*) FROM lease_status WHERE owner = 'o'}), 0, 'race: all ended');
-cmp_ok($node->safe_psql('postgres', 'SELECT granted FROM lease_stats'), '>', 30, 'race: some had one');
+cmp_ok($node->safe_psql('postgres', 'SELECT granted FROM lease_stats'), '>', 30, 'race: some sessions were granted leases');
 
 is($node->safe_psql('postgres', q{LOAD 'lease_lock';
 		SELECT name, setting, unit, vartype, context, min_val FROM pg_settings WHERE name ~ '^lease_lock.max_' ORDER BY 1}),
 	"lease_lock.max_leases_per_owner|0||integer|superuser|0\nlease_lock.max_ttl|0|ms|real|superuser|0", 'the settings, and that there is no limit by default');
 $node->stop;
 
-# How one might try to get around the limits. Where the library is preloaded
+# Attempts to get around the limits. If the library is preloaded,
 # the settings are known as those of a superuser; where it is not, they are
 # nobody's until the first call, which then decides who had the right to set them.
 foreach my $preload (1, 0)
@@ -220,7 +220,7 @@ foreach my $preload (1, 0)
 	my %over = (
 		max_ttl => q{SELECT lease_acquire('r', '1 hour', 'o')},
 		max_leases_per_owner => q{SELECT lease_acquire('c', '1 min', 'full')});
-	my $limit = '(22023: ttl of the lease on "r" is longer than allowed|53400: lease on "c" is one too many)';
+	my $limit = '(22023: ttl of the lease on "r" is longer than allowed|53400: too many leases for the owner)';
 	my $denied = '42501: permission denied to set parameter';
 
 	$server->safe_psql('postgres', q{

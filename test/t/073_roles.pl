@@ -32,7 +32,7 @@ $node->safe_psql('postgres', q{
 $node->safe_psql('postgres', q{SET ROLE owner; CREATE EXTENSION lease_lock; RESET ROLE; ALTER ROLE owner NOSUPERUSER});
 $node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION lease_purge(), lease_break(text), lease_stats_reset() TO admin');
 
-# A lease that alice holds and waits for, and one of a role that is no more.
+# A lease that alice holds and waits for, and one of a role that was dropped.
 $node->safe_psql('postgres', q{SET ROLE alice; SELECT lease_acquire('held', '1 day', 'held-by')});
 $node->safe_psql('postgres', q{SET ROLE gone; SELECT lease_acquire('orphan', '1 day', 'orphan-of')});
 $node->safe_psql('postgres', 'DROP ROLE gone');
@@ -40,7 +40,7 @@ my $waiter = open_session($node);
 $waiter->query_safe('SET ROLE alice');
 send_to_wait($node, $waiter, q{SELECT lease_acquire('held', '1 day', 'waits-as', '10 min')});
 
-# What to try. Nothing of it stays.
+# What to try. Each is rolled back.
 my %try = (
 	acquire => q{SELECT lease_acquire('own', '1 min', 'o')},
 	acquire_wait => q{SELECT lease_acquire('own', '1 min', 'o', '1 s')},
@@ -147,10 +147,10 @@ foreach my $role (@roles)
 }
 
 # Acting as the role that holds it, or that may see.
-is(outcome('lazy', "SET ROLE alice; $try{release}"), 't', 'who does not inherit acts as the role: release');
-is(outcome('lazy', "SET ROLE alice; $try{waiter}"), 'waits-as', 'who does not inherit acts as the role: waiters');
-is(outcome('lazy_stats', "SET ROLE pg_read_all_stats; $try{status}"), 'held-by', 'who does not inherit acts as the role: status');
-is(outcome('postgres', "SET ROLE ordinary; $try{graph}"), '(hidden),(hidden)', 'a superuser that acts as somebody else sees what that one does');
+is(outcome('lazy', "SET ROLE alice; $try{release}"), 't', 'a member without INHERIT, after SET ROLE: release');
+is(outcome('lazy', "SET ROLE alice; $try{waiter}"), 'waits-as', 'a member without INHERIT, after SET ROLE: waiters');
+is(outcome('lazy_stats', "SET ROLE pg_read_all_stats; $try{status}"), 'held-by', 'a member without INHERIT, after SET ROLE: status');
+is(outcome('postgres', "SET ROLE ordinary; $try{graph}"), '(hidden),(hidden)', 'a superuser after SET ROLE sees what that role sees');
 
 # SECURITY DEFINER: the function's owner decides, for what is shown as well.
 $node->safe_psql('postgres', q{
@@ -175,7 +175,7 @@ is(outcome('ordinary', 'SELECT reset_as_owner()'), '-', 'SECURITY DEFINER: admin
 			SELECT string_agg(label[1], ',' ORDER BY label[1]) FROM regexp_matches(lease_wait_graph(), 'n\d+ .label="(held-by|waits-as|.hidden.)', 'g') AS label;
 			RESET ROLE}), '(hidden),(hidden),waits-as', 'a guess is not confirmed');
 	look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters WHERE role = 'ordinary'});
-	like(answer($guess), qr/57014/, 'who guessed is cancelled');
+	like(answer($guess), qr/57014/, 'the guessing waiter is cancelled');
 	$guess->quit;
 }
 

@@ -1,5 +1,5 @@
 # lease_wait_graph(): the graph shows who waits for whom, Graphviz can draw it,
-# and each name is what it looks like.
+# and no name can forge parts of the graph.
 use strict;
 use warnings;
 

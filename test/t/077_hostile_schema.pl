@@ -104,7 +104,7 @@ sub within
 	return $node->safe_psql('trap', "SET search_path = evil, pg_catalog;\n$sql", @params);
 }
 
-# What ran since the last time, and for whom.
+# What has run since the last call, and as which role.
 sub seen
 {
 	my $seen = $node->safe_psql('trap', q{SELECT pg_catalog.string_agg(DISTINCT pg_catalog.concat(what, ' as ', role), ', ') FROM evil.seen});

@@ -73,12 +73,12 @@ write_policy(undef);
 like(script('forbid_services; cat "$policy_file"; exit 1', FAILS => 1), qr/Of lease_lock/, 'where the machine has none');
 ok(!-e $policy, 'it has none again');
 
-# It goes on where it is only half undone.
+# The clean-up also works when a part of it is done already.
 write_policy('exit 0 # of the machine');
 script('forbid_services; as_root() { [[ $1 != rm ]] && "$@"; }', FAILS => 1);
 like(slurp_file($policy), qr/of the machine/, 'a step that fails does not keep the policy');
 
-# What a run left that was killed is taken for ours, not for the machine's.
+# A policy that a killed run left behind counts as ours, not as the machine's.
 write_policy('# Of lease_lock, while it installs packages.');
 script('forbid_services');
 ok(!-e $policy && !-e "$policy.kept", 'a policy that was left is removed');

@@ -1,7 +1,7 @@
-# The way to a next version: the objects of 1.0 work with the library that is
-# installed, and ALTER EXTENSION UPDATE goes through beside sessions that have
-# the extension in use, hold leases, or wait for one. The next versions are
-# made up here, since there is none yet.
+# Updates to a later version: the objects of 1.0 work with the installed library,
+# and ALTER EXTENSION UPDATE succeeds while sessions use the extension, hold
+# leases, or wait for one. The later versions are made up here, since there is
+# none yet.
 use strict;
 use warnings;
 
@@ -190,8 +190,8 @@ is(answer($waiter{function}), 't', 'the waiter gets the lease');
 is($user->query_safe(q{SELECT lease_release('busy', 'w1')}), 't', 'and releases it');
 version_is('1.0', 'it is still version 1.0');
 
-# A table with a column that the library in use does not know is from a newer
-# version: the library keeps its hands off, and says what to do. A waiter, too.
+# A table with a column that the library does not know is from a newer version.
+# The library refuses to use it and says what to do, in a waiter as well.
 $admin->query_safe($update);
 is($user->query_safe(q{SELECT lease_acquire('safe', '1 hour', 'me')}), 't', 'before a column is added');
 send_to_wait($node, $waiter{function}, q{SELECT lease_acquire('safe', '1 hour', 'w1', NULL)});
@@ -203,7 +203,7 @@ foreach my $call (q{lease_release('safe', 'me')}, q{lease_renew('safe', '2 hours
 		'lock table "lease_lock" were altered.*HINT:  .*updated.*connect again', "newer table: $call");
 }
 $admin->query_safe(q{ALTER EXTENSION lease_lock UPDATE TO 'next.1'});
-is($user->query_safe(q{SELECT lease_token('safe', 'me') > 0}), 't', 'nothing was lost when it is as it was');
+is($user->query_safe(q{SELECT lease_token('safe', 'me') > 0}), 't', 'no lease was lost');
 is($user->query_safe(q{SELECT lease_release('safe', 'me')}), 't', 'released');
 is(answer($waiter{function}), 't', 'a waiter that did not look meanwhile gets it');
 nothing_left($node, 'at the end');

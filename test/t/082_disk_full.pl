@@ -1,5 +1,5 @@
-# The disk that the lock table is on is full: clear errors, nothing is lost,
-# what needs no room goes on, and everything does when there is room again.
+# The disk of the lock table is full: errors are clear, no lease is lost, calls
+# that need no space work, and all calls work when there is space again.
 #
 # The disk is a small tmpfs in a mount namespace of this test's own, for which
 # the kernel has to let users have namespaces.
@@ -84,17 +84,17 @@ is($psql->(q{SELECT string_agg(split_part(resource, ' ', 2), ',' ORDER BY token)
 	join(',', @granted), 'all that were granted are held, and no more');
 is(stored("resource LIKE 'short %'"), $short, 'leases from before are held, with their tokens');
 
-# The refused call left nothing in anybody's way.
+# The failed call left nothing that blocks others.
 my $next = @granted + 1;
 my $other = open_session($node);
 session_fails($other, "SELECT lease_acquire('long $next $long', '1 hour', 'b')", '53100', $full,
 	'another session gets the same error, not a refusal');
-is($other->query_safe("SELECT lease_token('long $next $long', 'b') IS NULL"), 't', 'that lease is nobody\'s');
+is($other->query_safe("SELECT lease_token('long $next $long', 'b') IS NULL"), 't', 'nobody holds that lease');
 session_fails($other, "SELECT lease_acquire('long $next $long', '1 hour', 'b', '1 min')", '53100', $full,
 	'a wait for it fails at once');
 nothing_left($node, 'disk full');
 
-# What writes nothing goes on, and so does what has room in its page.
+# Calls that write nothing work, and so do those that find space in the page.
 is($user->query_safe(q{SELECT lease_acquire('short 1', '1 hour', 'b')}), 'f', 'disk full: refused try');
 is($user->query_safe(q{SELECT lease_acquire('short 1', '1 hour', 'b', '50 ms')}), 'f', 'disk full: wait without success');
 is($user->query_safe(q{SELECT lease_token('short 1', 'a') > 0}), 't', 'disk full: token');

@@ -62,7 +62,7 @@ sub take_all_locks
 	return $took;
 }
 
-# Once, for what they have to look up takes locks, too.
+# Once before, since catalog lookups take locks, too.
 $_->query_safe('CALL take_locks(1)') foreach @hogs;
 give_back_locks();
 
@@ -88,11 +88,11 @@ send_to_wait($node, $waiter{1}, q{SELECT lease_acquire('held 1', '1 hour', 'w1',
 send_to_wait($node, $waiter{2}, q{CALL lease_wait('held 1', '1 hour', 'w2', NULL, NULL)});
 my $queue = q{SELECT string_agg(owner || position, ',' ORDER BY position) FROM lease_waiters};
 
-# Once, for what it has to look up in shared catalogs takes locks, too.
+# Once before, since lookups in shared catalogs take locks, too.
 is(look($node, $queue), 'w11,w22', 'there are waiters');
 like(take_all_locks(), qr/took \d{3,} locks.*took \d+ locks.*took \d+ locks/s, 'all locks are taken');
 
-# What only looks, goes on.
+# Calls that only look work.
 is($user->query_safe(q{SELECT lease_acquire('held 2', '1 hour', 'b')}), 'f', 'no locks left: refused try');
 is($user->query_safe(q{SELECT lease_token('held 2', 'a') > 0}), 't', 'no locks left: token');
 is(look($node, $queue), 'w11,w22', 'no locks left: the waiters wait');
@@ -133,7 +133,7 @@ is(answer($waiter{1}), 't', 'the first waiter gets its turn');
 is($user->query_safe(q{SELECT lease_release('held 1', 'w1')}), 't', 'it is released');
 is(answer($waiter{2}), 't', 'the second waiter gets its turn');
 is(look($node, q{SELECT string_agg(resource || ' ' || owner, ',' ORDER BY resource) FROM lease_status}),
-	'brief b,free b,held 1 w2,held 2 a,held 3 a', 'who holds what');
+	'brief b,free b,held 1 w2,held 2 a,held 3 a', 'the holders are as expected');
 nothing_left($node, 'locks given back');
 
 $_->quit foreach @hogs, $user, $open, values %waiter;

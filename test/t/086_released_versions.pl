@@ -1,7 +1,7 @@
 # From every version that was released: an update leads to the same objects as
 # a new installation, beside a session that holds a lease, one that waits, and
 # one that is merely connected. The scripts of released versions are in
-# test/old_versions. A next version is made up here, so that the way is tried
+# test/old_versions. A later version is made up here, so that this is tested
 # before there is one.
 use strict;
 use warnings;

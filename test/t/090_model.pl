@@ -5,10 +5,9 @@
 # sequences from there on. A failed one is shown with all its calls. On a busy
 # machine it ends after three minutes, with fewer sequences.
 #
-# Time stands still, but for the steps of a whole hour that are part of a
-# sequence: then everything in the lock table is moved back by that. Times
-# to live are hours as well, or so short that they are over at once. So real time
-# plays no part, and nothing has to sleep.
+# Time moves only in steps of an hour, which are part of a sequence: a step moves
+# all times in the lock table back by an hour. A ttl is some hours, or so short
+# that it is over at once. So real time does not matter, and nothing has to sleep.
 use strict;
 use warnings;
 
@@ -128,7 +127,7 @@ for (my $seed = $first; $seed < $first + $sequences; $seed += $batch)
 
 is($failed, 0, "the server answers what the model says, in $calls calls of $done sequences");
 
-# A test that is refused everything would prove little.
+# A run in which every request is refused would prove little.
 note(join ', ', map { "$_: $count{$_}" } sort keys %count);
 foreach my $what (LeaseModel::outcomes())
 {

@@ -1,6 +1,6 @@
-# 16 sessions that take, share, extend, hand over, give back, break and undo
-# leases of all kinds on a few resources, with and without waiting: what each
-# promises holds for the log of all that was committed.
+# 16 sessions acquire, share, renew, transfer, release, break and roll back leases
+# of all modes on a few resources, with and without waiting. The log of what was
+# committed keeps all promises.
 #
 # INVARIANT_SECONDS=n makes each of the runs that long.
 use strict;
@@ -24,7 +24,7 @@ deadlock_timeout = 50ms
 lease_lock.purge_after = 0
 CONF
 
-# A step that hangs is an error, too.
+# A step that hangs fails the test.
 my $options = '-c statement_timeout=60s';
 
 set_up_log($node);
@@ -42,12 +42,12 @@ foreach my $name (sort keys %runs)
 	nothing_left($node, $name);
 }
 
-# The next free one of many, by all sessions at once: the primary key would not
-# take one twice.
+# All sessions claim the next free item of many at once. The primary key would
+# refuse an item that is claimed twice.
 {
 	local $ENV{PGOPTIONS} = $options;
 
-	# Whose list is old gets none of it.
+	# A session with an outdated list gets none of its items.
 	$node->safe_psql('postgres', q{
 		CREATE TABLE item (id int PRIMARY KEY, claimed_by text);
 		CREATE TABLE claimed (id int PRIMARY KEY);

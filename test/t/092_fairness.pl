@@ -154,7 +154,7 @@ sub release
 	answer($_) foreach values %sessions;
 }
 
-# A writer that gives up, or is cancelled, lets the readers in that it held up.
+# When a writer gives up or is cancelled, the readers that it kept out get the lease.
 foreach my $how ('gives up', 'cancelled', 'killed')
 {
 	my $r = "writer $how";

@@ -105,8 +105,8 @@ foreach my $end ('ROLLBACK', 'COMMIT')
 {
 	look($node, "SELECT lease_acquire('mine', '1 hour', 'm'), lease_acquire('given', '1 hour', 'g')");
 	sql_fails($node, "SET lease_lock.max_leases_per_owner = 1; SELECT lease_transfer('given', 'g', 'm')",
-		'53400', 'one too many', 'a lease that is handed over counts for its new owner');
-	is(look($node, "SELECT lease_transfer('given', 'g', 'h') > 0"), 't', 'without a limit it is handed over');
+		'53400', 'too many leases', 'a transferred lease counts for its new owner');
+	is(look($node, "SELECT lease_transfer('given', 'g', 'h') > 0"), 't', 'without a limit it is transferred');
 }
 
 # A waiter for any of several leases, behind transactions whose end wakes
@@ -131,7 +131,7 @@ foreach my $end ('ROLLBACK', 'COMMIT')
 	$_->quit foreach $holder, $session;
 }
 
-# An exclusive waiter behind a slot that was not committed.
+# An exclusive waiter behind a shared lease or permit that is not committed.
 {
 	my @sessions = map { open_session($node) } 1 .. 2;
 
@@ -140,13 +140,13 @@ foreach my $end ('ROLLBACK', 'COMMIT')
 	$xid = $sessions[0]->query_safe('SELECT CAST(pg_current_xact_id() AS xid)');
 	send_to_wait($node, $sessions[1], "SELECT lease_acquire('open', '1 hour', 'two', NULL)", in_lock_manager());
 	is(look($node, "SELECT blocked_by_xid FROM lease_waiters WHERE resource = 'open'"), $xid,
-		'who waits behind an open transaction that shares is seen to do so');
+		'lease_waiters shows a waiter behind an open shared lease');
 	$sessions[0]->query_safe('ROLLBACK');
 	is(answer($sessions[1]), 't', 'and goes on when it ends');
 	$_->quit foreach @sessions;
 }
 
-# A circle of which one half is a slot that was not committed.
+# A deadlock in which one of the leases is a permit that is not committed.
 {
 	my @sessions = map { open_session($node) } 1 .. 2;
 
@@ -156,22 +156,22 @@ foreach my $end ('ROLLBACK', 'COMMIT')
 	send_sql($sessions[0], "SELECT lease_acquire('circle 2', '1 hour', 'other', NULL)");
 	becomes($node, q{SELECT count(*) FROM lease_waiters WHERE resource = 'circle 2'}, 1, 'one waits for two');
 	send_sql($sessions[1], "SELECT lease_acquire('circle 1', '1 hour', 'two', '1 min')");
-	becomes($node, 'SELECT deadlocks FROM lease_stats', 1, 'a deadlock with a slot of an open transaction is found');
+	becomes($node, 'SELECT deadlocks FROM lease_stats', 1, 'a deadlock with a permit of an open transaction is found');
 	like(answer($sessions[0]), qr/ERROR:  40P01/, 'by the one that sleeps in the queue');
 	is(answer($sessions[1]), 't', 'and the other one goes on');
 	look($node, "SELECT lease_release('circle 2', 'two')");
 	$_->quit foreach @sessions;
 }
 
-# Owners of a slot that waits for itself.
+# An owner that waits for a resource on which it has a permit itself.
 {
 	my $session = open_session($node);
 
 	look($node, "SELECT lease_acquire_permit('twice', 3, '1 hour', 'a')");
 	send_to_wait($node, $session, "SELECT lease_acquire_permit('twice', 3, '1 hour', 'a', NULL)", in_queue());
-	is(look($node, "SELECT lease_acquire_permit('twice', 3, '1 hour', 'b')"), 't', 'who waits for its own permit holds nobody up');
+	is(look($node, "SELECT lease_acquire_permit('twice', 3, '1 hour', 'b')"), 't', 'a waiter behind its own permit does not block others');
 	look($node, "SELECT lease_release('twice', 'a')");
-	held_by('twice', 'a b', 'and gets it in the end');
+	held_by('twice', 'a b', 'and is granted the permit afterwards');
 	$session->quit;
 }
 

@@ -1,5 +1,5 @@
-# Renewals that come at the last moment, beside grants to the same owner and to
-# those whom the lease would keep out: nobody may take a lease for expired that is renewed.
+# Renewals at the last moment, beside grants to the same owner and conflicting
+# grants to others: no session may treat a lease as expired that was renewed.
 use strict;
 use warnings;
 

@@ -1,5 +1,5 @@
-# Sessions that meet at an expired lease at the same moment, and would take it over,
-# do not refuse one another: somebody gets it. Each try is a transaction of its own.
+# Several sessions try to take over an expired lease at the same moment: one of them
+# gets it. Each try is a transaction of its own.
 use strict;
 use warnings;
 

@@ -112,10 +112,10 @@ is($isolated->{stdout}, '', 'isolated primary: no answer');
 is($server->safe_psql('postgres', q{SELECT lease_release('mine', 'o')}), 't', 'isolated primary: a release does not wait');
 lose($server);
 eval { $_->quit } foreach $isolated, $preparer;
-unlike($isolated->{stdout}, qr/t/, 'isolated primary: nor later');
+unlike($isolated->{stdout}, qr/t/, 'isolated primary: still no answer later');
 $next->stop;
 
-# What the setting is for: with less, the same loses grants.
+# With a weaker setting, the same failover loses grants.
 ($server, $told, $lost) = fail_over('local');
 cmp_ok(scalar @$lost, '>', 0, 'durable = local: ' . @$lost . ' acknowledged grants or renewals are lost');
 $server->stop;

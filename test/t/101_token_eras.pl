@@ -44,7 +44,7 @@ cmp_ok(min(@third_tokens), '>', 2**39, 'both of them jumped');
 $third->stop;
 
 # The next standby follows the second server before that one begins its era, and
-# hears nothing of the jump.
+# never replays the jump.
 my $fourth = start_primary('fourth');
 @told = grant_tokens($fourth, 'fourth', 10);
 my $fifth = start_standby($fourth, 'fifth');
@@ -63,9 +63,9 @@ is($sixth->safe_psql('postgres', q{SELECT substr(pg_walfile_name(pg_current_wal_
 is($sixth->safe_psql('postgres', q{SELECT count(*) FROM lease_status WHERE resource LIKE 'unheard%'}), 0, 'grants were lost');
 cmp_ok(min(grant_tokens($sixth, 'sixth', 1)), '>', max(@told), 'timeline 3: tokens above those of timeline 2');
 like(slurp_file($sixth->logfile), qr/LOG:  new era of fencing tokens in database "postgres", timeline 3.*HINT:  .*failover_wait/s,
-	'the log says so, and what can be set');
+	'the log reports the era, with a hint');
 
-# A crash is no failover.
+# A crash does not begin an era.
 my ($before) = grant_tokens($sixth, 'before the crash', 1);
 lose($sixth);
 $sixth->start;

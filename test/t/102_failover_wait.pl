@@ -40,7 +40,7 @@ is($standby->safe_psql('postgres', q{SELECT lease_renew('known', '2 hours', 'o')
 is($standby->safe_psql('postgres', q{SELECT lease_release('mine', 'o')}), 't', 'a release works');
 is($standby->safe_psql('postgres', q{SELECT lease_assert('known', 'o') > 0}), 't', 'an assertion works');
 $standby->restart;
-cmp_ok(time - $begun, '<', $wait, 'all that in time');
+cmp_ok(time - $begun, '<', $wait, 'all that before the wait is over');
 eval { $waiter->quit };
 $waiter = open_session($standby);
 is($standby->safe_psql('postgres', q{SELECT lease_acquire('other', '1 min', 'o')}), 'f', 'a restart does not end it');
@@ -51,7 +51,7 @@ cmp_ok(time - $lost_at, '>=', $wait, 'when the lost lease has run out');
 cmp_ok(time - $begun, '<', $wait + 3, 'and not much later');
 is($standby->safe_psql('postgres', q{SELECT lease_acquire('lost', '1 hour', 'thief')}), 'f', 'it is granted once');
 is($standby->safe_psql('postgres', q{SELECT lease_acquire('other', '1 min', 'o')}), 't', 'others are granted, too');
-unlike(slurp_file($standby->logfile), qr/HINT:  .*failover_wait/, 'no hint to set what is set');
+unlike(slurp_file($standby->logfile), qr/HINT:  .*failover_wait/, 'no hint, since the setting is set');
 $waiter->quit;
 $standby->stop;
 

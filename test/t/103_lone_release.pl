@@ -11,7 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Nobody but commits flushes WAL.
+# Only commits flush WAL.
 my $node = start_node('lone_release', <<'CONF');
 wal_writer_delay = 10s
 wal_writer_flush_after = 512MB
@@ -51,7 +51,7 @@ $session->query_safe(q{
 	END $$;
 });
 
-# Run SQL between grants; was WAL flushed at its end? It begins when all is.
+# Run SQL when all WAL is flushed. Was WAL flushed at its end?
 sub flushed
 {
 	my ($sql) = @_;
@@ -113,7 +113,7 @@ is(flushed($lone{$_}), 'f', "$_: not flushed") foreach sort keys %lone;
 is(flushed($flushed{$_}), 't', "$_: flushed") foreach sort keys %flushed;
 is($session->query_safe('SHOW synchronous_commit'), 'on', 'the setting is as before');
 
-# After an error before the commit, nothing is left of it either.
+# After an error before the commit, the setting is restored as well.
 $session->query(qq{BEGIN; $release; COMMIT AND CHAIN; SELECT 1/0; COMMIT});
 $session->{stderr} = '';
 is($session->query_safe('SHOW synchronous_commit'), 'on', 'also after an error');
@@ -124,7 +124,7 @@ $session->query_safe('SET synchronous_commit = off');
 is(flushed($release), 'f', 'flush_releases = on, synchronous_commit = off: it is not');
 $session->query_safe('RESET lease_lock.flush_releases');
 
-# What has to be flushed is, with synchronous_commit = off.
+# With synchronous_commit = off, what must be flushed still is.
 is(flushed($flushed{$_}), 't', "synchronous_commit = off, $_: flushed")
   foreach 'a grant alone', 'a release, then a grant', 'a grant, then a release', 'a release and a renewal', 'a release and a transfer';
 is(flushed($update), 'f', 'synchronous_commit = off, an update alone: not flushed');

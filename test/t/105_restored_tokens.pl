@@ -21,13 +21,13 @@ $node->safe_psql('postgres', 'CREATE EXTENSION lease_lock');
 grant_tokens($node, 'backup', 10);
 $node->backup('backup');
 
-# A dump of the past, restored beside: the same server, another database.
+# An old dump, restored into another database of the same server.
 my $dump = $PostgreSQL::Test::Utils::tmp_check . '/past.sql';
 grant_tokens($node, 'dump', 10);
 $node->command_ok([ 'pg_dump', '-f', $dump, $node->connstr('postgres') ], 'a dump');
 my $target = $node->safe_psql('postgres', q{SELECT pg_create_restore_point('past')});
 my @told = grant_tokens($node, 'after', 50);
-cmp_ok(max(@told), '<', 100, 'tokens that no copy knows');
+cmp_ok(max(@told), '<', 100, 'tokens that are not in the dump');
 
 sub first_token
 {

@@ -71,7 +71,7 @@ foreach my $node ($primary, $plain)
 	comes_at_once($node, "$how reader", sub { $_[0]->quit }, ", mode => 'shared'");
 }
 
-# What is no end of the session: a failed transaction, again and again.
+# Failed transactions do not end the session.
 {
 	# With many leases it takes a while until the locks are back that the server
 	# releases with the transaction. The last one is watched.
@@ -104,14 +104,14 @@ foreach my $node ($primary, $plain)
 	$session->query_safe("ROLLBACK PREPARED 'p'");
 	is($session->query_safe("SELECT lease_token('failing', 'ann')"), $token, 'a release that was prepared and rolled back');
 
-	# An idle session that is told to go leaves nothing behind, whatever failed before.
+	# An idle session that is terminated leaves no lock, whatever failed before.
 	$session->quit;
 	$watcher->quit;
 	ok($primary->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'userlock'"),
 		'no lock is left');
 }
 
-# The server goes.
+# The server is stopped.
 foreach my $end ('restart', 'immediate stop', 'kill -9 of the session')
 {
 	my ($session, $pid) = holder($primary, $end, '');

@@ -51,7 +51,7 @@ sub told_soon
 
 my $sql = sub { return $node->safe_psql('postgres', shift) };
 
-# A session that knew that there are no watches learns of the first one.
+# A session that has seen that there are no watches learns of the first one.
 my $early = open_session($node);
 $early->query_safe("SELECT lease_acquire('job/early', '1 hour', 'ann')");
 $sql->("SELECT lease_watch('job/', 'events')");
@@ -113,7 +113,7 @@ $sql->(q{
 	ROLLBACK;
 	SELECT lease_acquire_all(ARRAY['job/a', 'job/b', 'job/kept'], '1 hour', 'bob');
 });
-is(told(), 'granted job/kept, granted job/inner', 'nothing of what was rolled back');
+is(told(), 'granted job/kept, granted job/inner', 'no event that was rolled back');
 
 # a transaction with events can be prepared, and tells nothing
 $sql->("BEGIN; SELECT lease_acquire('job/prepared', '1 hour', 'ann'); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'");
@@ -139,7 +139,7 @@ $sql->(q{
 	SET ROLE holder;
 	SELECT lease_acquire('job/secret', '1 hour', 'password');
 });
-is(told(sub { "$_[0] " . ($_[1]->{owner} // '-') }), 'events password, more -', 'the owner, to whom may see it');
+is(told(sub { "$_[0] " . ($_[1]->{owner} // '-') }), 'events password, more -', 'the owner, if the creator may see it');
 $sql->("GRANT holder TO watcher; SELECT lease_release('job/secret', 'password')");
 is(told(sub { "$_[0] " . ($_[1]->{owner} // '-') }), 'events password, more password', 'and now');
 $sql->("SELECT lease_unwatch('job/secret', 'more')");

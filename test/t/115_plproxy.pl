@@ -50,7 +50,7 @@ is(make_router($first, @connections, @connections), '', 'each of them twice');
 $first->safe_psql('router', 'DROP SERVER lease_lock CASCADE');
 is(make_router($first, @connections), '', 'four again');
 
-# Where names go.
+# The partition of each name.
 my %known = ('order:1' => 200, 'é' => 74, '{order:1}/x' => 200, 'x{order:1}{y}' => 200, '{}order' => undef, 'a{b' => undef, '' => 227);
 foreach my $name (sort keys %known)
 {
@@ -146,7 +146,7 @@ foreach my $call (@calls)
 	is(answer_of($routed, $sql), answer_of($direct, $sql), $call);
 }
 
-# Every function and view that there is was called, or is refused with a reason.
+# Every function and view was called above, or is refused with a reason.
 foreach my $name (split(/\n/, $first->safe_psql('router',
 		q{SELECT DISTINCT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname LIKE 'lease\_%' ORDER BY 1})))
 {

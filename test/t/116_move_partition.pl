@@ -1,7 +1,7 @@
 # A partition of leases moves to another server twice, and is split, while eight
-# clients lease through the router and past it: nobody ever holds what another
-# holds, and no token falls. Until the router points to the new server, all of
-# it can be undone.
+# clients acquire leases through the router and directly: no lease ever has two
+# holders, and tokens only grow. Until the router points to the new server, every
+# step can be undone.
 use strict;
 use warnings;
 
@@ -92,7 +92,7 @@ my $second = new_place('second');
 my $third = new_place('third');
 my $fourth = new_place('fourth');
 
-# It does not begin what it could not finish.
+# It refuses to begin a move that it could not finish.
 like(move('check', 7, $old, $second), qr/no partition 7/, 'a partition that is not there');
 like(move('check', 1, $front, $second), qr/the old server has /, 'another server than that of the partition');
 $old->safe_psql('p1', q{BEGIN; SELECT lease_acquire('prepared', '1 hour', 'o'); PREPARE TRANSACTION 'open'});

@@ -1,5 +1,5 @@
-# What the tests of many servers share: partitions on servers, a router to them
-# by PL/Proxy, and clients that write down what they hold.
+# Shared by the tests of partitions on several servers: partitions, a PL/Proxy
+# router to them, and clients that log what they hold.
 package RouterTest;
 
 use strict;

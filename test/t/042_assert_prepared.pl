@@ -1,5 +1,5 @@
-# A prepared transaction keeps what it asserted, over a crash as well, until it is
-# finished. The session that prepared it has forgotten its pins.
+# A prepared transaction keeps the leases that it asserted until it ends, even
+# across a crash. The session that prepared it no longer counts them as asserted.
 use strict;
 use warnings;
 
@@ -11,7 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = start_node('pin_prepared', "max_prepared_transactions = 5\nautovacuum = off\n");
+my $node = start_node('assert_prepared', "max_prepared_transactions = 5\nautovacuum = off\n");
 my $session = open_session($node);
 
 $session->query_safe(q{SELECT lease_acquire('r', '1 hour', 'a')});
@@ -24,7 +24,7 @@ $session->quit;
 
 $node->stop('immediate');
 $node->start;
-is($node->safe_psql('postgres', q{SELECT lease_acquire('r', '1 hour', 'b')}), 'f', 'nor after a crash');
+is($node->safe_psql('postgres', q{SELECT lease_acquire('r', '1 hour', 'b')}), 'f', 'nobody takes it over after a crash');
 sql_fails($node, q{SET lock_timeout = '10ms'; SELECT lease_release('r', 'a')}, '55P03', 'lock timeout', 'a release waits for it');
 
 $node->safe_psql('postgres', q{COMMIT PREPARED 'p'});
