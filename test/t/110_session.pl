@@ -118,6 +118,16 @@ foreach my $node ($primary, $plain)
 	is($watcher->query_safe("SELECT string_agg(resource, ',' ORDER BY resource COLLATE \"C\") FROM lease_status WHERE session_pid IS NOT NULL"),
 		'ended 20,failing', 'and no others');
 
+	# Nor does it let go of a lease whose row is replaced while it looks, because it is renewed.
+	my @renewers = map { open_session($primary) } 1 .. 2;
+	begin_query($_, q{DO $$ BEGIN FOR i IN 1 .. 3000 LOOP PERFORM lease_renew('ended 20', '1 hour', 'ann'); COMMIT; END LOOP; END $$; SELECT 'renewed'})
+	  foreach @renewers;
+	$session->query_safe(q{DO $$ BEGIN
+		FOR i IN 1 .. 3000 LOOP PERFORM lease_request('brief', NULL, 'ann', session => true), lease_release('brief', 'ann'); COMMIT; END LOOP; END $$});
+	is($session->query_safe($locks), 4, 'a lease that is renewed at the same time keeps its locks');
+	is(finish_query($_), 'renewed', 'it was renewed all the time') foreach @renewers;
+	$_->quit foreach @renewers;
+
 	# An idle session that is told to go leaves nothing behind, whatever failed before.
 	$session->quit;
 	$watcher->quit;
