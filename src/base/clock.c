@@ -116,7 +116,7 @@ is_jitter(int64 difference)
  * the microsecond, until the wall clock is stepped, so that the time that a
  * view shows for a lease does not change between two reads.
  */
-int64
+static int64
 clock_difference(void)
 {
 	static int64 known = 0;

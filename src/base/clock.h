@@ -16,9 +16,6 @@ extern void clock_init(void);
 /* Return lease time: what leases are dated by. */
 extern TimestampTz clock_now(void);
 
-/* Return how far the wall clock is ahead of lease time, in microseconds. */
-extern int64 clock_difference(void);
-
 /* Turn a lease time into what the wall clock says, or will say, at that moment. */
 extern TimestampTz clock_wall_time(TimestampTz lease_time);
 

@@ -309,6 +309,8 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 		return outcome;
 
 	store_prepare_token(store);
+	if (request->session)
+		session_lock_tidy(store);
 	do
 	{
 		CHECK_FOR_INTERRUPTS();

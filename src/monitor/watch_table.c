@@ -72,9 +72,13 @@ events_from_array(ArrayType *array)
 
 	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &names, &isnull, &count);
 	for (int i = 0; i < count; i++)
-		for (int event = 0; event < NUM_EVENTS && !isnull[i]; event++)
-			if (strcmp(TextDatumGetCString(names[i]), event_names[event]) == 0)
+	{
+		char	   *name = isnull[i] ? "" : TextDatumGetCString(names[i]);
+
+		for (int event = 0; event < NUM_EVENTS; event++)
+			if (strcmp(name, event_names[event]) == 0)
 				events |= EVENT_BIT(event);
+	}
 	return events;
 }
 
@@ -90,13 +94,31 @@ array_from_events(uint32 events)
 	return construct_array(names, count, TEXTOID, -1, false, TYPALIGN_INT);
 }
 
+static Watch
+watch_from_row(TupleTableSlot *row, MemoryContext context)
+{
+	Watch		watch;
+	text	   *prefix;
+
+	slot_getallattrs(row);
+	prefix = DatumGetTextPP(row->tts_values[Anum_prefix - 1]);
+	watch.prefix = MemoryContextStrdup(context, text_to_cstring(prefix));
+	watch.length = VARSIZE_ANY_EXHDR(prefix);
+	watch.channel = MemoryContextStrdup(context, TextDatumGetCString(row->tts_values[Anum_channel - 1]));
+	watch.events = events_from_array(DatumGetArrayTypeP(row->tts_values[Anum_events - 1]));
+	watch.creator = get_role_oid(NameStr(*DatumGetName(row->tts_values[Anum_creator - 1])), true);
+	return watch;
+}
+
 /*
  * Read all watches, into the current memory context; false if the table is
- * locked.
+ * locked. Every backend keeps the result, so nothing else is left there.
  */
 bool
 read_watches(Oid relid, Watch **watches, int *count)
 {
+	MemoryContext context = CurrentMemoryContext;
+	MemoryContext row_context;
 	int			space = 16;
 	Relation	table;
 	TupleTableSlot *slot;
@@ -113,26 +135,21 @@ read_watches(Oid relid, Watch **watches, int *count)
 
 	*watches = palloc(space * sizeof(Watch));
 	*count = 0;
+	row_context = AllocSetContextCreate(context, "lease watch", ALLOCSET_SMALL_SIZES);
 	slot = table_slot_create(table, NULL);
 	scan = table_beginscan(table, SnapshotSelf, 0, NULL, SO_NONE);
 	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
-		Watch	   *watch;
-		text	   *prefix;
-
-		slot_getallattrs(slot);
 		if (*count == space)
 			*watches = repalloc_huge(*watches, (space *= 2) * sizeof(Watch));
-		watch = &(*watches)[(*count)++];
-		prefix = DatumGetTextPP(slot->tts_values[Anum_prefix - 1]);
-		watch->prefix = text_to_cstring(prefix);
-		watch->length = VARSIZE_ANY_EXHDR(prefix);
-		watch->channel = TextDatumGetCString(slot->tts_values[Anum_channel - 1]);
-		watch->events = events_from_array(DatumGetArrayTypeP(slot->tts_values[Anum_events - 1]));
-		watch->creator = get_role_oid(NameStr(*DatumGetName(slot->tts_values[Anum_creator - 1])), true);
+		MemoryContextSwitchTo(row_context);
+		(*watches)[(*count)++] = watch_from_row(slot, context);
+		MemoryContextSwitchTo(context);
+		MemoryContextReset(row_context);
 	}
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
+	MemoryContextDelete(row_context);
 	table_close(table, AccessShareLock);
 	return true;
 }

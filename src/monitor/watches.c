@@ -33,8 +33,6 @@
 /* The longest payload that NOTIFY takes, by the default block size. */
 #define MAX_PAYLOAD		7999
 
-bool		watches_possible = true;
-
 static MemoryContext watches_context = NULL;
 static Watch *watches = NULL;
 static int	nwatches = 0;
@@ -42,6 +40,7 @@ static uint32 watched_events = 0;	/* by any of them */
 static Oid	table_oid = InvalidOid;
 static uint64 invalidations = 0;
 static bool loaded = false;
+static bool watches_possible = true;	/* false: there are none */
 
 /* In TopTransactionContext. */
 static List *pending = NIL;
@@ -156,28 +155,39 @@ creator_sees_owner(const Watch *watch, const Lease *lease)
 	return OidIsValid(watch->creator) && lease->owner != NULL && role_sees_owner(watch->creator, lease->holder);
 }
 
+static void
+append_json(StringInfo json, const text *string)
+{
+	char	   *copy = text_to_cstring(string);
+
+	escape_json(json, copy);
+	pfree(copy);
+}
+
 /* Build the payload of a notice. The owner is left out if it would make the payload too long. */
 static char *
 make_payload(LeaseEvent event, const Lease *lease, bool with_owner)
 {
 	StringInfoData json;
+	char	   *payload;
 
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"event\": \"%s\", \"resource\": ", event_name(event));
-	escape_json(&json, text_to_cstring(lease->resource));
+	append_json(&json, lease->resource);
 	if (lease->token != 0)
 		appendStringInfo(&json, ", \"token\": " INT64_FORMAT, lease->token);
 	appendStringInfo(&json, ", \"mode\": \"%s\"", mode_name(lease->mode));
 	if (with_owner)
 	{
 		appendStringInfoString(&json, ", \"owner\": ");
-		escape_json(&json, text_to_cstring(lease->owner));
+		append_json(&json, lease->owner);
 	}
 	appendStringInfoChar(&json, '}');
 
-	if (with_owner && json.len > MAX_PAYLOAD)
-		return make_payload(event, lease, false);
-	return json.data;
+	/* The notice is kept until the commit, so do not keep the rest of the buffer. */
+	payload = with_owner && json.len > MAX_PAYLOAD ? make_payload(event, lease, false) : pstrdup(json.data);
+	pfree(json.data);
+	return payload;
 }
 
 /* List the notices of an event. */
@@ -186,6 +196,7 @@ find_notices(LeaseEvent event, const Lease *lease)
 {
 	const char *resource = VARDATA_ANY(lease->resource);
 	int			resource_length = VARSIZE_ANY_EXHDR(lease->resource);
+	char	   *payloads[2] = {NULL, NULL};	/* without and with owner */
 	List	   *notices = NIL;
 	int			i = 0;
 
@@ -200,12 +211,16 @@ find_notices(LeaseEvent event, const Lease *lease)
 			 i++)
 		{
 			Notice	   *notice;
+			bool		with_owner;
 
 			if ((watches[i].events & EVENT_BIT(event)) == 0)
 				continue;
+			with_owner = creator_sees_owner(&watches[i], lease);
+			if (payloads[with_owner] == NULL)
+				payloads[with_owner] = make_payload(event, lease, with_owner);
 			notice = palloc0(sizeof(Notice));
 			notice->channel = pstrdup(watches[i].channel);
-			notice->payload = make_payload(event, lease, creator_sees_owner(&watches[i], lease));
+			notice->payload = payloads[with_owner];
 			notice->nest_level = GetCurrentTransactionNestLevel();
 			notices = lappend(notices, notice);
 		}
@@ -215,13 +230,18 @@ find_notices(LeaseEvent event, const Lease *lease)
 	return notices;
 }
 
-/* Queue the notices of an event until the transaction commits. */
 void
-queue_notices(LeaseEvent event, const Lease *lease)
+tell_watchers(LeaseEvent event, const Lease *lease)
 {
-	MemoryContext caller_context = MemoryContextSwitchTo(TopTransactionContext);
+	MemoryContext caller_context;
+	List	   *notices;
 
-	pending = list_concat(pending, find_notices(event, lease));
+	if (!event_is_watched(event))
+		return;
+	caller_context = MemoryContextSwitchTo(TopTransactionContext);
+	notices = find_notices(event, lease);
+	pending = list_concat(pending, notices);
+	list_free(notices);
 	MemoryContextSwitchTo(caller_context);
 }
 
@@ -250,23 +270,25 @@ end_transaction(XactEvent event, void *arg)
 	}
 }
 
+/* The notices of the subtransaction that ends are the last ones. */
 static void
 end_subtransaction(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
 {
 	int			level = GetCurrentTransactionNestLevel();
-	ListCell   *cell;
 
-	if (pending == NIL || (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB))
+	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
 		return;
 
-	foreach(cell, pending)
+	for (int i = list_length(pending) - 1; i >= 0; i--)
 	{
-		Notice	   *notice = lfirst(cell);
+		Notice	   *notice = list_nth(pending, i);
 
+		if (notice->nest_level < level)
+			break;
 		if (event == SUBXACT_EVENT_COMMIT_SUB)
-			notice->nest_level = Min(notice->nest_level, level - 1);
-		else if (notice->nest_level >= level)
-			pending = foreach_delete_current(pending, cell);
+			notice->nest_level = level - 1;
+		else
+			pending = list_delete_last(pending);
 	}
 }
 

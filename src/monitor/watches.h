@@ -32,20 +32,12 @@ typedef enum LeaseEvent
 #define DEFAULT_EVENTS		(ALL_EVENTS & ~EVENT_BIT(EVENT_RENEWED))
 
 /* watches.c: collecting and sending notices */
-extern bool watches_possible;	/* false: there are none */
-
 extern void watches_init(void);
-extern void queue_notices(LeaseEvent event, const Lease *lease);
 extern List *find_notices(LeaseEvent event, const Lease *lease);
 extern bool event_is_watched(LeaseEvent event);
 
 /* Notify the watches of the resource when the transaction commits. */
-static inline void
-tell_watchers(LeaseEvent event, const Lease *lease)
-{
-	if (watches_possible)
-		queue_notices(event, lease);
-}
+extern void tell_watchers(LeaseEvent event, const Lease *lease);
 
 /* watch_table.c: the table of watches */
 typedef struct Watch

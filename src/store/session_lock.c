@@ -27,6 +27,11 @@
  * When a backend exits between transactions, the server does not release
  * session-level locks of the default method. This file does.
  *
+ * Other sessions can release or break the lease, and COMMIT PREPARED can end
+ * it. The session does not notice that. So each grant of a session lease checks
+ * a few locks of the session, and releases those that have no lease. It checks
+ * more than it adds, so they do not pile up.
+ *
  * A standby does not know the locks of the primary. There a lease counts as
  * held as long as its row says so.
  *
@@ -47,8 +52,11 @@
 #include "base/race.h"
 #include "store/session_lock.h"
 
-/* Number of tries to take a lock back at once, since another backend may be testing it. */
-#define MAX_TRIES		10
+/* Number of tries to take a lock, since another backend may be testing it. */
+#define MAX_TRIES		100
+
+/* Number of locks that a new grant checks, of those that the session has. */
+#define TIDY_AT_ONCE	2
 
 /* A token that this session has locked. */
 typedef struct SessionLock
@@ -92,16 +100,26 @@ substitute(int64 token)
 	return token_tag(token, USER_LOCKMETHOD);
 }
 
-/* Take a lock back for the session. If that fails, the end of the next transaction tries again. */
-static void
-take_back(LOCKTAG tag)
+/* Take a lock for the session, unless it has it; false if that fails. */
+static bool
+take(LOCKTAG tag, bool report_memory_error)
 {
-	for (int i = 0; i < MAX_TRIES && !LockHeldByMe(&tag, ExclusiveLock, false); i++)
+	for (int i = 0; i < MAX_TRIES; i++)
 	{
 		if (i > 0)
 			pg_usleep(10);
-		LockAcquireExtended(&tag, ExclusiveLock, true, true, false, NULL, false);
+		if (LockHeldByMe(&tag, ExclusiveLock, false) ||
+			LockAcquireExtended(&tag, ExclusiveLock, true, true, report_memory_error, NULL, false) != LOCKACQUIRE_NOT_AVAIL)
+			return true;
 	}
+	return false;
+}
+
+/* Take a lock back that the server released. If that fails, the end of the next transaction tries again. */
+static void
+take_back(LOCKTAG tag)
+{
+	(void) take(tag, false);
 }
 
 static void
@@ -183,7 +201,7 @@ session_lock_begin(int64 token, const text *resource)
 	MemoryContextSwitchTo(context);
 
 	for (int i = 0; i < (int) lengthof(tags); i++)
-		if (LockAcquire(&tags[i], ExclusiveLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
+		if (!take(tags[i], true))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("token sequence of the lock table was set back"),
@@ -214,6 +232,38 @@ forget(SessionLock *lock)
 	session_locks = list_delete_ptr(session_locks, lock);
 	pfree(lock->resource);
 	pfree(lock);
+}
+
+/* Does the lease of a lock still have its row? In doubt, true: a look may have missed a row. */
+static bool
+has_row(LeaseStore *store, const SessionLock *lock)
+{
+	LeaseRows	rows;
+
+	store_look(store, lock->resource, &rows);
+	for (int i = 0; i < rows.count; i++)
+		if (rows.row[i].lease.owner != NULL && rows.row[i].lease.token == lock->token)
+			return true;
+	return !rows.same_moment;
+}
+
+void
+session_lock_tidy(LeaseStore *store)
+{
+	static int	next = 0;
+
+	for (int i = 0; i < TIDY_AT_ONCE && session_locks != NIL; i++)
+	{
+		SessionLock *lock;
+
+		if (next >= list_length(session_locks))
+			next = 0;
+		lock = list_nth(session_locks, next);
+		if (lock->begun_at == 0 && lock->ends_at == 0 && !has_row(store, lock))
+			forget(lock);
+		else
+			next++;
+	}
 }
 
 /* The transaction ended: make what it began or ended final. */

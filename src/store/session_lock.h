@@ -7,7 +7,7 @@
 #ifndef LEASE_LOCK_SESSION_LOCK_H
 #define LEASE_LOCK_SESSION_LOCK_H
 
-#include "lease_lock.h"
+#include "store/store.h"
 
 extern void session_lock_init(void);
 
@@ -19,6 +19,9 @@ extern void session_lock_begin(int64 token, const text *resource);
 
 /* Unlock a token when the transaction commits. */
 extern void session_lock_end(int64 token);
+
+/* Unlock some tokens whose leases have been ended by others. */
+extern void session_lock_tidy(LeaseStore *store);
 
 /* Called for each lease that ends because this session ends. */
 extern void (*session_lease_ended) (const text *resource);

@@ -103,9 +103,6 @@ store_try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 	/* The key must be identical, varlena header included, for a HOT update. */
 	row->tts_values[Anum_resource - 1] = PointerGetDatum(old->lease.resource);
 
-	if (old->lease.session == SESSION_MINE && (lease->owner == NULL || lease->token != old->lease.token))
-		session_lock_end(old->lease.token);
-
 	RACE_POINT("before an update");
 	result = table_tuple_update(store->table, &tid, row, GetCurrentCommandId(true), 0,
 								GetActiveSnapshot(), InvalidSnapshot, wait,
@@ -116,6 +113,8 @@ store_try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 	{
 		if (which != TU_None)
 			update_index_entries(store, row, which != TU_All);
+		if (old->lease.session == SESSION_MINE && (lease->owner == NULL || lease->token != old->lease.token))
+			session_lock_end(old->lease.token);
 		store_remember(store, lease, &row->tts_tid);
 		finish_write(store);
 	}

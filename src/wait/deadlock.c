@@ -8,6 +8,8 @@
  *
  * - From a waiter, to the waiters whose owner names hold the conflicting
  *   leases, and to the processes whose open transactions conflict.
+ * - From a waiter, to the process whose session holds a conflicting session
+ *   lease.
  * - From a process that waits in the lock manager, for a lease or anything
  *   else, to the processes that pg_blocking_pids() returns.
  *
@@ -60,6 +62,7 @@ typedef struct Step
 	int			pid;
 	const WaiterInfo *waiter;	/* NULL: does not wait for a lease */
 	bool		sleeps;			/* in the queue, so it can be told to check */
+	bool		behind_owner;	/* blocked by an owner, for whom the next process waits */
 	uint64		wait;			/* identifies the wait: ticket, or start time */
 	int64		obstacle;		/* identifies the obstacle: token, xid, or pid */
 } Step;
@@ -135,6 +138,8 @@ lease_blockers(LeaseStore *store, const WaiterInfo *waiter)
 		blocker->role = lease->holder;
 		blocker->obstacle = lease->token;
 		blockers = lappend(blockers, blocker);
+		if (lease->session_pid != 0)
+			blockers = add_process(blockers, lease->session_pid, lease->token);
 	}
 	foreach(cell, obstacles.transactions)
 		blockers = add_transaction(blockers, (TransactionId) lfirst_int(cell));
@@ -226,6 +231,7 @@ find_circle(Search *search)
 		ListCell   *cell;
 
 		end->obstacle = blocker->obstacle;
+		end->behind_owner = blocker->pid == 0;
 		if (is_blocker(start, blocker))
 		{
 			if (list_length(search->path) > 1)
@@ -320,7 +326,7 @@ describe_circle(List *circle)
 			appendStringInfoString(&text, " for owner ");
 			append_quoted(&text, waiter->owner, waiter->owner_length);
 		}
-		if (step->sleeps)
+		if (step->behind_owner)
 			appendStringInfo(&text, "; held by the owner of process %d.", next->pid);
 		else
 			appendStringInfo(&text, "; blocked by process %d.", next->pid);

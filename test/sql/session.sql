@@ -78,6 +78,34 @@ SELECT mode, session_pid = pg_backend_pid() AS mine FROM lease_status WHERE reso
 SELECT count(*) FROM locks;
 SELECT lease_release_all('ann');
 SELECT count(*) FROM locks;
+-- a grant that fails leaves no lock, wherever it fails
+SELECT 1 / (token - token) FROM lease_request('door', NULL, 'ann', session => true);
+BEGIN;
+SELECT granted FROM lease_request('door', NULL, 'ann', session => true);
+SELECT lease_release('door', 'ann');
+ROLLBACK;
+BEGIN;
+SELECT granted FROM lease_request('door', NULL, 'ann', session => true);
+SELECT pg_advisory_unlock_all();
+SELECT 1 / 0;
+ROLLBACK;
+DO $$
+BEGIN
+	PERFORM lease_request('door', NULL, 'ann', session => true);
+	ROLLBACK;
+	BEGIN
+		PERFORM lease_request('door', NULL, 'ann', session => true);
+		PERFORM 1 / 0;
+	EXCEPTION WHEN division_by_zero THEN
+	END;
+END $$;
+CREATE TABLE one (i int UNIQUE DEFERRABLE INITIALLY DEFERRED);
+BEGIN;
+INSERT INTO one VALUES (1), (1);
+SELECT granted FROM lease_request('door', NULL, 'ann', session => true);
+COMMIT;
+DROP TABLE one;
+SELECT count(*) FROM locks;
 -- a lease without session cannot become a session lease, and a session lease cannot be transferred
 SELECT granted FROM lease_request('plain', '1 hour', 'ann');
 SELECT granted, reason FROM lease_request('plain', '1 hour', 'ann', session => true, if_own => 'renew');

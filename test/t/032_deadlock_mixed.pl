@@ -85,6 +85,48 @@ foreach my $way (sort keys %ways)
 	$_->quit foreach $a, $b, $c;
 }
 
+# The session that holds a session lease waits for what the waiter's transaction has locked:
+# a row, or a lease under another name than the one it holds.
+foreach my $way ('a row', 'a session lease')
+{
+	my ($a, $b) = map { open_session($node) } 1, 2;
+
+	$b->query_safe(q{SELECT lease_request('b', NULL, 'B', session => true)});
+	if ($way eq 'a row')
+	{
+		$a->query_safe(q{BEGIN; UPDATE t SET id = id});
+		send_to_wait($node, $b, 'UPDATE t SET id = id', in_lock_manager());
+	}
+	else
+	{
+		$a->query_safe(q{SELECT lease_request('a', NULL, 'A', session => true)});
+		send_to_wait($node, $b, q{SELECT lease_acquire('a', '1 hour', 'other B', NULL)});
+	}
+	my $pid = $a->query_safe('SELECT pg_backend_pid()');
+	send_sql($a, q{SELECT lease_acquire('b', '1 hour', 'other A', NULL)});
+	ends($pid, "behind a session, $way: the one that waits for the lease fails");
+	like(answer($a), qr/40P01: deadlock.*blocked by process \d+/s, "behind a session, $way: it is told why");
+	$a->query_safe($way eq 'a row' ? 'ROLLBACK' : q{SELECT lease_release('a', 'A')});
+	answer($b);
+	look($node, q{SELECT lease_release_all('B'), lease_release_all('other B')});
+	nothing_left($node, "behind a session, $way");
+	$_->quit foreach $a, $b;
+}
+
+# A session that waits for its own session lease is no deadlock: another one can release it.
+{
+	my $a = open_session($node);
+
+	$a->query_safe(q{SELECT lease_request('a', NULL, 'A', session => true)});
+	my $pid = send_to_wait($node, $a, q{SELECT lease_acquire('a', '1 hour', 'other A', NULL)});
+	look($node, 'SELECT pg_sleep(0.5)');
+	stays($node, 'SELECT pid FROM lease_waiters', $pid, 'behind itself: it waits');
+	look($node, q{SELECT lease_release('a', 'A')});
+	is(answer($a), 't', 'behind itself: until another session releases the lease');
+	look($node, q{SELECT lease_release_all('other A')});
+	$a->quit;
+}
+
 # mallory waits for the victim's lease under the name of alice's owner, for whose
 # lease the victim waits. alice is not mallory: nothing is wrong.
 sub guess

@@ -33,7 +33,7 @@ $node->safe_psql('postgres', q{SET ROLE owner; CREATE EXTENSION lease_lock; RESE
 $node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION lease_purge(), lease_break(text), lease_stats_reset() TO admin');
 
 # A lease that alice holds and waits for, and one of a role that was dropped.
-$node->safe_psql('postgres', q{SET ROLE alice; SELECT lease_acquire('held', '1 day', 'held-by')});
+$node->safe_psql('postgres', q{SET ROLE alice; SELECT granted FROM lease_request('held', '1 day', 'held-by', payload => '7')});
 $node->safe_psql('postgres', q{SET ROLE gone; SELECT lease_acquire('orphan', '1 day', 'orphan-of')});
 $node->safe_psql('postgres', 'DROP ROLE gone');
 my $waiter = open_session($node);
@@ -59,20 +59,33 @@ my %try = (
 	release => q{SELECT lease_release('held', 'held-by')},
 	assert => q{SELECT lease_assert('held', 'held-by') > 0},
 	transfer => q{SELECT lease_transfer('held', 'held-by', 'x') > 0},
+	renew_several => q{SELECT lease_renew('{held}'::text[], '1 day', 'held-by')},
+	renew_all => q{SELECT lease_renew_all('1 day', 'held-by')},
+	reacquire => q{SELECT reason FROM lease_request('held', '1 day', 'held-by', if_own => 'renew')},
+	downgrade => q{SELECT lease_downgrade('held', 'held-by') > 0},
+	set_payload => q{SELECT lease_set_payload('held', 'held-by', '8')},
 	break => q{SELECT lease_break('held')},
 	release_all => q{SELECT lease_release_all('held-by')},
 	release_orphan => q{SELECT lease_release('orphan', 'orphan-of')},
 	purge => q{SELECT lease_purge()},
 	stats_reset => q{SELECT lease_stats_reset()},
 	new_era => q{SELECT lease_new_era()},
+	watch => q{SELECT lease_watch('', 'c')},
+	unwatch => q{SELECT lease_unwatch('', 'c')},
+	watches => q{SELECT count(*) FROM lease_watches},
+	session_ended => q{SELECT lease_session_ended(0)},
 	difference => q{SELECT lease_clock_difference()},
 	stats => q{SELECT scope FROM lease_stats},
 	status => q{SELECT owner FROM lease_status WHERE resource = 'held'},
 	status_orphan => q{SELECT owner FROM lease_status WHERE resource = 'orphan'},
+	payload => q{SELECT payload FROM lease_status WHERE resource = 'held'},
+	contenders => q{SELECT string_agg(owner, ',' ORDER BY place) FROM lease_contenders WHERE resource = 'held'},
 	waiter => q{SELECT owner FROM lease_waiters},
 	blocker => q{SELECT blocked_by_owner FROM lease_waiters},
 	graph => q{SELECT string_agg(label[1], ',' ORDER BY label[1]) FROM regexp_matches(lease_wait_graph(), 'n\d+ .label="(held-by|waits-as|.hidden.)', 'g') AS label},
 	table => q{SELECT count(*) > 0 FROM lease_lock},
+	watch_table => q{SELECT count(*) FROM lease_watch},
+	era => q{SELECT is_called IS NOT NULL FROM lease_era_seq},
 	sequence => q{SELECT is_called FROM lease_token_seq},
 	write => q{UPDATE lease_lock SET owner = owner WHERE false});
 
@@ -95,20 +108,33 @@ renew           t        !     t     !        t      !    !       !     !       
 release         t        !     t     !        t      !    !       !     !          !
 assert          t        !     t     !        t      !    !       !     !          !
 transfer        t        !     t     !        t      !    !       !     !          !
+renew_several   t ! t ! t ! ! ! ! !
+renew_all       1 0 1 0 1 0 0 0 0 0
+reacquire       renewed own renewed own renewed own own own own own
+downgrade       t ! t ! t ! ! ! ! !
+set_payload     t ! t ! t ! ! ! ! !
 break           t        t     !     !        !      !    !       !     !          t
 release_all     1        0     1     0        1      0    0       0     0          0
 release_orphan  t        !     !     !        !      !    !       !     !          !
 purge           0        0     !     !        !      !    !       !     !          0
 stats_reset     -        -     !     !        !      !    !       !     !          -
 new_era         -        -     !     !        !      !    !       !     !          !
+watch           - - ! ! ! ! ! ! ! !
+unwatch         f f ! ! ! ! ! ! ! !
+watches         0 0 ! ! ! ! ! ! ! !
+session_ended   t t t t t t t t t t
 difference      00:00:00 00:00:00 00:00:00 00:00:00 00:00:00 00:00:00 00:00:00 00:00:00 00:00:00 00:00:00
 stats           database database database database database database database database database database
 status          held-by  -     held-by -      held-by -   held-by held-by -        -
 status_orphan   orphan-of -    -     -        -      -    orphan-of orphan-of -    -
+payload         7 - 7 - 7 - 7 7 - -
+contenders      held-by,waits-as - held-by,waits-as - held-by,waits-as - held-by,waits-as held-by,waits-as - -
 waiter          waits-as -     waits-as -     waits-as -  waits-as waits-as -      -
 blocker         held-by  -     held-by -      held-by -   held-by held-by -        -
 graph           held-by,waits-as (hidden),(hidden) held-by,waits-as (hidden),(hidden) held-by,waits-as (hidden),(hidden) held-by,waits-as held-by,waits-as (hidden),(hidden) (hidden),(hidden)
 table           t        t     !     !        !      !    !       !     !          !
+watch_table     0 0 ! ! ! ! ! ! ! !
+era             t t ! ! ! ! ! ! ! !
 sequence        t        t     !     !        !      !    !       !     !          !
 write           -        -     !     !        !      !    !       !     !          !
 TABLE
@@ -131,6 +157,22 @@ foreach my $row (@rows)
 
 	is(outcome($roles[$_], $try{$what}), $outcomes[$_], "$what: $roles[$_]") foreach 0 .. $#roles;
 }
+
+# How the documents hide names from those who need not see them.
+$node->safe_psql('postgres', q{
+	REVOKE SELECT ON lease_status, lease_waiters, lease_contenders FROM PUBLIC;
+	REVOKE EXECUTE ON FUNCTION lease_waiters() FROM PUBLIC;
+	GRANT SELECT ON lease_status, lease_waiters, lease_contenders TO monitor;
+	GRANT EXECUTE ON FUNCTION lease_waiters() TO monitor});
+$try{function} = 'SELECT count(*) FROM lease_waiters()';
+foreach my $what (qw(status payload contenders waiter blocker function graph))
+{
+	is(outcome('ordinary', $try{$what}), '!', "hidden names: $what");
+	isnt(outcome('monitor', $try{$what}), '!', "hidden names, granted: $what");
+}
+$node->safe_psql('postgres', q{
+	GRANT SELECT ON lease_status, lease_waiters, lease_contenders TO PUBLIC;
+	GRANT EXECUTE ON FUNCTION lease_waiters() TO PUBLIC});
 
 # No function was left out of the table.
 is($node->safe_psql('postgres', q{
@@ -188,7 +230,7 @@ $node->safe_psql('postgres', q{
 		FOR object IN
 			SELECT format('ROUTINE %s', p.oid::regprocedure) FROM pg_proc AS p JOIN pg_depend AS d ON d.objid = p.oid AND d.deptype = 'e'
 			WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lease_lock') AND d.classid = 'pg_proc'::regclass
-			UNION ALL VALUES ('TABLE lease_status'), ('TABLE lease_waiters'), ('TABLE lease_stats')
+			UNION ALL VALUES ('TABLE lease_status'), ('TABLE lease_waiters'), ('TABLE lease_contenders'), ('TABLE lease_stats')
 		LOOP
 			EXECUTE format('REVOKE ALL ON %s FROM PUBLIC', object);
 		END LOOP;

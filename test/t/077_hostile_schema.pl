@@ -39,9 +39,10 @@ $node->safe_psql('trap', q{
 	DO $do$
 	DECLARE
 		types text[] := ARRAY['bool', '"char"', 'name', 'int8', 'int2', 'int4', 'text', 'oid', 'xid', 'xid8', 'float8', 'numeric',
-			'timestamptz', 'timestamp', 'interval', 'jsonb', 'regclass', 'text[]', 'int8[]', 'interval[]'];
-		operators text[] := ARRAY['=', '<>', '<', '>', '<=', '>=', '+', '-', '*', '/', '%', '||'];
+			'timestamptz', 'timestamp', 'interval', 'jsonb', 'regclass', 'bytea', 'int4range', 'text[]', 'int8[]', 'interval[]'];
+		operators text[] := ARRAY['=', '<>', '<', '>', '<=', '>=', '+', '-', '*', '/', '%', '||', '@>'];
 		names text[] := ARRAY['clock_timestamp', 'now', 'current_database', 'make_interval', 'pg_extension_config_dump', 'pg_get_userbyid', 'pg_has_role',
+			'ascii', 'chr', 'convert_to', 'get_byte', 'generate_series', 'int4range', 'isfinite', 'length', 'lpad', 'octet_length', 'string_agg', 'substr', 'to_hex', 'upper',
 			'nextval', 'setval', 'float8', 'int8', '"interval"', '"timestamptz"', 'text', 'bool', 'name', 'lease_guard', 'lease_stats', 'lease_waiters'];
 		a text;
 		b text;
@@ -183,9 +184,16 @@ foreach my $role ('postgres', 'monitor')
 	$node->safe_psql('trap', 'TRUNCATE evil.lease_lock');
 }
 
-# The views name nothing of the schema but the extension's own.
-my $views = $node->safe_psql('trap', q{SET search_path = ''; SELECT pg_get_viewdef(v::regclass) FROM unnest('{evil.lease_status,evil.lease_waiters,evil.lease_stats,evil.lease_contenders,evil.lease_watches}'::text[]) AS v});
-is(join(' ', sort $views =~ /evil\.\w+/g), 'evil.lease_clock_difference evil.lease_lock evil.lease_session_ended evil.lease_stats evil.lease_status evil.lease_waiters evil.lease_waiters evil.lease_watch', 'the views name nothing else of the schema');
+# Views and functions name nothing of the schema but the extension's own, also where no row is found.
+my $definitions = $node->safe_psql('trap', q{
+	SET search_path = '';
+	SELECT pg_get_viewdef(v::regclass) FROM unnest('{evil.lease_status,evil.lease_waiters,evil.lease_stats,evil.lease_contenders,evil.lease_watches}'::text[]) AS v;
+	SELECT pg_get_function_sqlbody('evil.lease_wait_graph'::regproc)});
+my %names = map { $_ => 1 } $definitions =~ /\bevil\.[^\s(),;]+/g;
+is(join(' ', sort keys %names), 'evil.lease_clock_difference evil.lease_lock evil.lease_session_ended evil.lease_stats evil.lease_status evil.lease_waiters evil.lease_watch',
+	'definitions name nothing else of the schema');
+is($node->safe_psql('trap', qq{SELECT count(*) FROM pg_catalog.pg_proc AS p JOIN ($members) AS m ON m.objid OPERATOR(pg_catalog.=) p.oid WHERE p.prosqlbody IS NOT NULL}),
+	1, 'there is no other function in SQL');
 
 $node->stop;
 done_testing();

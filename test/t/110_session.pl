@@ -104,6 +104,30 @@ foreach my $node ($primary, $plain)
 	$session->query_safe("ROLLBACK PREPARED 'p'");
 	is($session->query_safe("SELECT lease_token('failing', 'ann')"), $token, 'a release that was prepared and rolled back');
 
+	# Nor does the session notice when others end its leases. It lets go of their locks
+	# with its next grants, as many of them as there may be, and keeps those that it has.
+	my $locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND pid = pg_backend_pid()";
+	$session->query_safe("SELECT count(*) FROM generate_series(1, 20) AS i, lease_request('ended ' || i, NULL, 'ann', session => true)");
+	is($session->query_safe($locks), 42, 'leases of one session, with two locks each');
+	$session->query_safe("BEGIN; SELECT lease_release('ended 1', 'ann'); PREPARE TRANSACTION 'p'");
+	$session->query_safe("COMMIT PREPARED 'p'");
+	$watcher->query_safe("SELECT lease_release('ended ' || i, 'ann') FROM generate_series(2, 10) AS i");
+	$watcher->query_safe("SELECT lease_break('ended ' || i) FROM generate_series(11, 19) AS i");
+	$session->query_safe("SELECT lease_request('brief', NULL, 'ann', session => true); SELECT lease_release('brief', 'ann')") foreach 1 .. 12;
+	is($session->query_safe($locks), 4, 'those that others have ended are unlocked');
+	is($watcher->query_safe("SELECT string_agg(resource, ',' ORDER BY resource COLLATE \"C\") FROM lease_status WHERE session_pid IS NOT NULL"),
+		'ended 20,failing', 'and no others');
+
+	# Nor does it let go of a lease whose row is replaced while it looks, because it is renewed.
+	my @renewers = map { open_session($primary) } 1 .. 2;
+	begin_query($_, q{DO $$ BEGIN FOR i IN 1 .. 3000 LOOP PERFORM lease_renew('ended 20', '1 hour', 'ann'); COMMIT; END LOOP; END $$; SELECT 'renewed'})
+	  foreach @renewers;
+	$session->query_safe(q{DO $$ BEGIN
+		FOR i IN 1 .. 3000 LOOP PERFORM lease_request('brief', NULL, 'ann', session => true), lease_release('brief', 'ann'); COMMIT; END LOOP; END $$});
+	is($session->query_safe($locks), 4, 'a lease that is renewed at the same time keeps its locks');
+	is(finish_query($_), 'renewed', 'it was renewed all the time') foreach @renewers;
+	$_->quit foreach @renewers;
+
 	# An idle session that is terminated leaves no lock, whatever failed before.
 	$session->quit;
 	$watcher->quit;

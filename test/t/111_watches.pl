@@ -163,16 +163,30 @@ like(told_soon(), qr/^expired exp\/session/, 'so is a lease whose session ended'
 $node->append_conf('postgresql.conf', 'lease_lock.purge_interval = 0');
 $node->reload;
 
-# many watches
+# Ten thousand watches, of different resources: a grant finds the right ones without looking at
+# each, and a backend needs little memory to know them.
+my $many = open_session($node);
+my $rate = q{DO $$ BEGIN PERFORM lease_acquire('x', '1 hour', 'ann'), lease_release('x', 'ann') FROM generate_series(1, 1000); END $$;
+	SELECT extract(epoch FROM clock_timestamp() - statement_timestamp()) < 60};
 $sql->("SELECT count(lease_watch('many/' || i || '/', 'many')) FROM generate_series(1, 10000) AS i");
 is($sql->('SELECT count(*) FROM lease_watches'), 10002, 'ten thousand watches');
 $sql->("SELECT lease_watch('many/777', 'more')");
 $sql->("SELECT lease_acquire('many/7777/x', '1 hour', 'ann'), lease_acquire('many/778/x', '1 hour', 'ann')");
 is(told(), 'granted many/7777/x', 'the right ones are found among them');
-my $rate = $sql->(q{
-	DO $$ BEGIN PERFORM lease_acquire('x', '1 hour', 'ann'), lease_release('x', 'ann') FROM generate_series(1, 1000); END $$;
-	SELECT extract(epoch FROM clock_timestamp() - statement_timestamp()) < 60});
-is($rate, 't', 'and events of other resources do not look at each of them');
+is($many->query_safe($rate), 't', 'and events of other resources do not look at each of them');
+cmp_ok($many->query_safe("SELECT total_bytes FROM pg_backend_memory_contexts WHERE name = 'lease watches'"), '<', 4_000_000,
+	'in little memory');
+
+# Ten thousand watches of one resource: each of them is told, and notices share their text.
+$sql->("SELECT count(lease_watch('all/', 'c' || i)) FROM generate_series(1, 10000) AS i");
+$listener->query_safe('LISTEN c1; LISTEN c10000');
+$many->query_safe("BEGIN; SELECT lease_acquire('all/' || i, '1 hour', 'ann') FROM generate_series(1, 10) AS i");
+cmp_ok($many->query_safe("SELECT total_bytes FROM pg_backend_memory_contexts WHERE name = 'TopTransactionContext'"), '<', 30_000_000,
+	'a hundred thousand notices in little memory');
+$many->query_safe("SAVEPOINT s; SELECT lease_acquire('all/undone', '1 hour', 'ann'); ROLLBACK TO s; COMMIT");
+is(told(sub { "$_[0] $_[1]->{resource}" }), join(', ', map { ("c1 all/$_", "c10000 all/$_") } 1 .. 10), 'all of them are told, in order');
+is($many->query_safe($rate), 't', 'and other resources cost what they did');
+$sql->("SELECT count(lease_unwatch(prefix, channel)) FROM lease_watches WHERE prefix = 'all/'");
 
 # They are dumped. In the copy they tell of the copy's leases.
 $node->safe_psql('postgres', 'CREATE DATABASE copy');
@@ -185,5 +199,5 @@ $sql->('SELECT count(lease_unwatch(prefix, channel)) FROM lease_watches');
 $early->query_safe("SELECT lease_acquire('job/late', '1 hour', 'ann')");
 is(told(), '', 'no watches');
 
-$_->quit foreach $listener, $early, $waiter, $one, $two;
+$_->quit foreach $listener, $early, $waiter, $one, $two, $many;
 done_testing();
