@@ -39,7 +39,9 @@ COMMIT;
 -- the owner name alone is not enough
 CREATE ROLE regress_lease_other;
 SET ROLE regress_lease_other;
+\set VERBOSITY terse
 SELECT lease_downgrade('r', 'ann');
+\set VERBOSITY default
 RESET ROLE;
 DROP ROLE regress_lease_other;
 SELECT lease_downgrade(NULL, 'ann');

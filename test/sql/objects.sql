@@ -20,7 +20,7 @@ WHERE e.extname = 'lease_lock' ORDER BY p.oid::regprocedure::text COLLATE "C";
 
 SELECT obj_description(oid, 'pg_class') IS NOT NULL AS commented, relname FROM pg_class
 WHERE relname IN ('lease_lock', 'lease_status', 'lease_waiters', 'lease_stats', 'lease_contenders', 'lease_watch', 'lease_watches') ORDER BY relname;
-SELECT c.relname, c.reloptions, c.relacl IS NOT NULL AND NOT EXISTS (SELECT FROM aclexplode(c.relacl) AS a WHERE a.grantee <> c.relowner) AS only_for_owner FROM pg_class AS c WHERE c.relname IN ('lease_lock', 'lease_watch');
+SELECT c.relname, c.reloptions, c.relacl IS NOT NULL AND NOT EXISTS (SELECT FROM aclexplode(c.relacl) AS a WHERE a.grantee <> c.relowner) AS only_for_owner FROM pg_class AS c WHERE c.relname IN ('lease_lock', 'lease_watch') ORDER BY c.relname;
 SELECT attname, attstorage FROM pg_attribute WHERE attrelid = 'lease_lock'::regclass AND atttypid = 'text'::regtype;
 SELECT extconfig::regclass[] AS dumped FROM pg_extension WHERE extname = 'lease_lock';
 SELECT table_name, privilege_type FROM information_schema.role_table_grants

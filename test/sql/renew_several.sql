@@ -28,7 +28,9 @@ CREATE ROLE regress_lease_renewer;
 SET ROLE regress_lease_renewer;
 SELECT lease_acquire('e', '1 hour', 'ann');
 SELECT lease_renew_all('40 hours', 'ann');
+\set VERBOSITY terse
 SELECT lease_renew(ARRAY['b', 'e'], '40 hours', 'ann');
+\set VERBOSITY default
 RESET ROLE;
 SELECT resource, expires_in > '39 hours' AS renewed FROM lease_status ORDER BY resource;
 DROP ROLE regress_lease_renewer;

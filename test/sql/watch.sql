@@ -4,10 +4,10 @@
 SELECT lease_watch('job/', 'jobs');
 SELECT lease_watch('job/', 'others', ARRAY['released', 'granted', 'granted']);
 SELECT lease_watch('', 'all', ARRAY['renewed']);
-SELECT * FROM lease_watches ORDER BY prefix, channel;
+SELECT prefix, channel, events, creator = current_user AS own FROM lease_watches ORDER BY prefix, channel;
 -- replaced
 SELECT lease_watch('job/', 'others', ARRAY['wanted']);
-SELECT * FROM lease_watches ORDER BY prefix, channel;
+SELECT prefix, channel, events, creator = current_user AS own FROM lease_watches ORDER BY prefix, channel;
 SELECT lease_unwatch('job/', 'others') AS once, lease_unwatch('job/', 'others') AS twice;
 BEGIN;
 SELECT lease_unwatch('', 'all');
