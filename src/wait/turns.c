@@ -16,12 +16,12 @@
  *   grant whose lease ends earlier wakes it: see Waiter.alarm.
  * - A waiter that leaves, or stands aside, wakes the waiter that is first
  *   after that, unless there is nothing to find for it.
- * - The last waiter that sleeps in the line watches the first. A new waiter is
- *   awake when it arrives, so it takes over the watch without a wake-up. If
- *   the first waiter was called and does not look within
- *   lease_lock.handoff_timeout, the watcher looks at the lease. If the lease
- *   is free, may_take_turn() moves the first waiter to the end of the line,
- *   where it is skipped until it looks.
+ * - The waiters that sleep in the line watch the first, above all the last of
+ *   them: see turns_next_watch(). A new waiter is awake when it arrives,
+ *   so it takes over the watch without a wake-up. If the first waiter was
+ *   called and does not look within lease_lock.handoff_timeout, a watcher
+ *   looks at the lease. If the lease is free, may_take_turn() moves the first
+ *   waiter to the end of the line, where it is skipped until it looks.
  * - A waiter in the lock manager keeps its turn while the transaction that it
  *   waits for is running. From the end of that transaction on it counts as
  *   called.
@@ -88,17 +88,11 @@ turns_init(void)
 	RegisterSubXactCallback(wake_after_subtransaction, NULL);
 }
 
-int
-turns_handoff_timeout(void)
-{
-	return handoff_timeout;
-}
-
 /* The entries of a line that matter. */
 typedef struct Line
 {
 	Entry	   *first;			/* NULL: any session may take the lease */
-	Entry	   *watcher;		/* the last waiter that sleeps in the queue */
+	Entry	   *watcher;		/* the last one that can watch */
 } Line;
 
 /* Was the waiter called for another of its resources? Then it will take that lease. */
@@ -114,6 +108,13 @@ static bool
 is_passed_over(const Entry *entry)
 {
 	return entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED || is_called_elsewhere(entry);
+}
+
+/* Does the waiter check the first one of its line while it sleeps? */
+static bool
+can_watch(const Entry *entry)
+{
+	return !is_passed_over(entry) && entry_state(entry) != TURN_AWAY;
 }
 
 /*
@@ -135,7 +136,7 @@ survey_line(const Bucket *bucket, uint64 hash)
 {
 	Entry	   *last = queue_previous_in_line(bucket, NULL, hash);
 
-	while (last != NULL && (is_passed_over(last) || entry_state(last) == TURN_AWAY))
+	while (last != NULL && !can_watch(last))
 		last = queue_previous_in_line(bucket, last, hash);
 	return (Line) {first_in_line(bucket, hash), last};
 }
@@ -505,22 +506,31 @@ turns_come_back(Waiter *waiter)
 }
 
 /*
- * Must this waiter, which is about to sleep, watch the first of its line? A
- * waiter for several resources watches all of its lines.
+ * Until when may this waiter sleep without a check of the first waiter of its
+ * line? The last waiter checks often, the others more rarely, the more waiters
+ * sleep behind them. So the line moves on even if the last waiters are
+ * stopped, and a long line causes few wake-ups. A waiter for several resources
+ * checks often.
  */
-bool
-turns_keeps_watch(const Waiter *waiter)
+int64
+turns_next_watch(const Waiter *waiter)
 {
 	Entry	   *own = queue_own_entry(waiter);
 	Bucket	   *bucket = queue_bucket(own->hash);
-	Line		line;
+	bool		is_first;
+	int			behind = 0;
 
-	if (own->sibling != NOBODY)
-		return true;
-	LWLockAcquire(&bucket->lock, LW_SHARED);
-	line = survey_line(bucket, own->hash);
-	LWLockRelease(&bucket->lock);
-	return line.watcher == own && line.first != own;
+	if (own->sibling == NOBODY)
+	{
+		LWLockAcquire(&bucket->lock, LW_SHARED);
+		is_first = first_in_line(bucket, own->hash) == own;
+		for (Entry *entry = own; !is_first && (entry = queue_next_in_line(bucket, entry, own->hash)) != NULL;)
+			behind += can_watch(entry);
+		LWLockRelease(&bucket->lock);
+		if (is_first)
+			return PG_INT64_MAX;
+	}
+	return clock_monotonic() + handoff_timeout * INT64CONST(1000) * (behind + 1);
 }
 
 /*

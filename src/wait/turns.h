@@ -10,14 +10,13 @@
 #include "wait/queue.h"
 
 extern void turns_init(void);	/* at load time */
-extern int	turns_handoff_timeout(void);	/* in milliseconds */
 
 /* This backend as a waiter. */
 extern bool turns_were_refused(Waiter *waiter, uint32 news_seen);
 extern bool turns_stand_aside(Waiter *waiter);
 extern void turns_go_away(Waiter *waiter, TransactionId awaited);
 extern void turns_come_back(Waiter *waiter);
-extern bool turns_keeps_watch(const Waiter *waiter);
+extern int64 turns_next_watch(const Waiter *waiter);
 extern bool turns_are_overdue(const Waiter *waiter);
 
 /* Leave all lines. */

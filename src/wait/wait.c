@@ -211,25 +211,27 @@ is_time_to_check(void)
 	return is_time;
 }
 
-/* Sleep until the given time, a wake-up, or until the first waiter does not take its turn. */
+/*
+ * Sleep until the given time, a wake-up, or until the first waiter is found not
+ * to take its turn. That is checked after a sleep only: if the look does not
+ * help, because the lease is held, the next one must not follow at once.
+ */
 static void
 sleep_in_queue(int64 until)
 {
-	pg_atomic_exchange_u64(&my_wait.waiter->alarm, (uint64) until);
-	if (turns_were_refused(my_wait.waiter, my_wait.news_seen))
+	Waiter	   *waiter = my_wait.waiter;
+
+	pg_atomic_exchange_u64(&waiter->alarm, (uint64) until);
+	if (turns_were_refused(waiter, my_wait.news_seen))
 		return;
 
-	for (;;)
+	do
 	{
-		bool		watches = turns_keeps_watch(my_wait.waiter);
-		int64		now = clock_monotonic();
+		int64		watch = turns_next_watch(waiter);
 
-		if (now >= until || (watches && turns_are_overdue(my_wait.waiter)))
-			return;
-		sleep_until(watches ? Min(until, now + turns_handoff_timeout() * INT64CONST(1000)) : until);
-		if (pg_atomic_read_u32(&my_wait.waiter->news) != my_wait.news_seen)
-			return;
-	}
+		sleep_until(Min(until, watch));
+	} while (clock_monotonic() < until && pg_atomic_read_u32(&waiter->news) == my_wait.news_seen &&
+		   !turns_are_overdue(waiter));
 }
 
 /*
