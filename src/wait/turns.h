@@ -25,12 +25,10 @@ typedef struct Departure
 	bool		granted;
 	uint64		hash;			/* of the resource whose lease was granted */
 	bool		shares;			/* the granted lease leaves room for others */
+	int64		known_end;		/* end of the first lease that it knew of, monotonic clock; 0: unknown */
 } Departure;
 
 extern int64 turns_leave(Waiter *waiter, const Departure *departure);
-
-/* Did wait_is_my_turn() refuse a turn since the last begin_look()? */
-extern bool turn_was_refused;
 
 /* sleep.c */
 extern void sleep_until(int64 until);

@@ -103,7 +103,6 @@ wait_is_likely(text **resources, int nresources)
 static void
 begin_look(void)
 {
-	turn_was_refused = false;
 	if (my_wait.waiter != NULL)
 	{
 		pg_atomic_exchange_u64(&my_wait.waiter->alarm, NO_ALARM);
@@ -315,8 +314,7 @@ wait_behind_transaction(const GrantOutcome *refusal)
 
 /*
  * Wait until the obstacle that refused a try may be gone; false if the time is
- * over. If the try was refused for lack of a turn, but no turn was refused,
- * the free lease was lost at that moment: look again at once.
+ * over.
  */
 bool
 wait_for(const GrantOutcome *refusal)
@@ -331,16 +329,13 @@ wait_for(const GrantOutcome *refusal)
 	if (is_time_to_check() && my_wait.waiter != NULL)
 		check_deadlock(refusal);
 
-	if (refusal->result != REFUSED_QUEUE || turn_was_refused || my_wait.waiter == NULL)
-	{
-		if (my_wait.before_sleep != NULL)
-			my_wait.before_sleep();
-		if (refusal->result == REFUSED_BUSY)
-			wait_behind_transaction(refusal);
-		else
-			sleep_behind_lease(refusal);
-		check_lock_timeout();
-	}
+	if (my_wait.before_sleep != NULL)
+		my_wait.before_sleep();
+	if (refusal->result == REFUSED_BUSY)
+		wait_behind_transaction(refusal);
+	else
+		sleep_behind_lease(refusal);
+	check_lock_timeout();
 	begin_look();
 	return true;
 }
@@ -365,7 +360,7 @@ wait_end(const text *granted)
 {
 	int64		now = clock_monotonic();
 	Waiter	   *waiter = my_wait.waiter;
-	Departure	departure = {.granted = granted != NULL};
+	Departure	departure = {.granted = granted != NULL, .known_end = my_wait.known_end};
 	int64		since;
 
 	my_wait.active = false;
