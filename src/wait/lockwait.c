@@ -8,31 +8,33 @@
  * It must not swallow a cancel, statement_timeout or lock_timeout that arrives
  * at the same moment.
  *
- * ProcSleep() sleeps until it has the lock, or until ProcessInterrupts()
- * raises an error. Of the errors that ProcessInterrupts() can raise in a live
- * session, an extension can request only one: the cancel, with
- * QueryCancelPending. So our own timeout sets this flag, and the error is
- * caught here. The server uses the same flag, but always after a SIGINT:
- * pg_cancel_backend() and the client send the signal, and the handlers of
- * statement_timeout and lock_timeout raise it. So a handler around the
- * server's own SIGINT handler tells the two kinds of request apart.
+ * ProcSleep() sleeps until it has the lock, finds a deadlock, or
+ * ProcessInterrupts() raises an error. Of the errors that ProcessInterrupts()
+ * can raise in a session of a primary server, an extension can request only
+ * one: the cancel, with QueryCancelPending. So our own timeout sets this flag,
+ * and the error is caught here. The server uses the same flag, but always
+ * after a SIGINT: pg_cancel_backend() and the client send the signal, and the
+ * handlers of statement_timeout and lock_timeout raise it. So a handler around
+ * the server's own SIGINT handler tells the two kinds of request apart. The
+ * handler can run at any moment, also inside of our timeout's handler. So each
+ * of the two sets a variable of its own, and neither resets the other's.
  *
- * "ours" means that only our timeout set the flag, whether the flag is still
- * set or was consumed.
- *
- *		what comes first	then			ours	flag	so
- *		our timeout			consumed		true	false	the error is ours: drop it
- *		SIGINT				our timeout		false			the error is the server's
- *		our timeout			SIGINT			false			the error is the server's
- *		SIGINT, consumed	our timeout		true	true	the error is the server's; clear the flag
- *		our timeout			lock granted	true	true	no error; clear the flag
- *		ours, consumed		SIGINT			false	true	the error goes on as the server's
+ *		what comes first	then			flag	so
+ *		our timeout			consumed		false	the error is ours: drop it
+ *		our timeout			lock granted	true	no error: clear the flag
+ *		our timeout			deadlock		true	the server's error goes on; clear the flag
+ *		our timeout			SIGINT					the error is the server's
+ *		SIGINT				our timeout				our timeout does nothing
+ *		ours, consumed		SIGINT			true	the error goes on as the server's
  *
  * The error needs no subtransaction. ProcessInterrupts() calls
  * LockErrorCleanup() before it raises the error, and the abort of a
  * transaction does no more about an awaited lock. ProcSleep() holds nothing
  * else. If the lock was granted at that moment, LockErrorCleanup() keeps it,
  * and we release it.
+ *
+ * If the server finds a deadlock and our timeout comes at the same moment, the
+ * error is ours, and the deadlock is found again in the next wait.
  *
  * On Windows signals are emulated, and there is no handler to wrap. There, a
  * cancel that comes in the microseconds between our timeout and its error is
@@ -52,16 +54,17 @@
 #include "base/compat.h"
 #include "wait/wait.h"
 
-static volatile sig_atomic_t ours = false;
+static volatile sig_atomic_t timed_out = false;	/* our timeout set the flag */
+static volatile sig_atomic_t cancelled = false;	/* SIGINT came */
 static TimeoutId bound = MAX_TIMEOUTS;
 
 /* Timeout handler; runs in the SIGALRM handler, which also sets the latch. */
 static void
 bound_reached(void)
 {
-	if (!QueryCancelPending)
+	if (!QueryCancelPending && !cancelled)
 	{
-		ours = true;
+		timed_out = true;
 		QueryCancelPending = true;
 		InterruptPending = true;
 	}
@@ -73,7 +76,7 @@ static struct sigaction server_handler;
 static void
 note_cancel(int signo, siginfo_t *info, void *context)
 {
-	ours = false;
+	cancelled = true;
 	if (server_handler.sa_flags & SA_SIGINFO)
 		server_handler.sa_sigaction(signo, info, context);
 	else if (server_handler.sa_handler != SIG_IGN && server_handler.sa_handler != SIG_DFL)
@@ -109,18 +112,20 @@ unwatch_cancels(void)
 static bool
 end_bound(void)
 {
-	bool		consumed;
+	bool		pending;
+	bool		ours;
 
 	disable_timeout(bound, false);
-	consumed = ours && !QueryCancelPending;
-	if (ours && !consumed)
+	pending = QueryCancelPending;
+	ours = timed_out && !cancelled;
+	if (pending && ours)
 	{
 		QueryCancelPending = false;
-		if (!ours)				/* SIGINT, just now */
+		if (cancelled)			/* just now */
 			QueryCancelPending = InterruptPending = true;
 	}
 	unwatch_cancels();
-	return consumed;
+	return ours && !pending;
 }
 
 /*
@@ -143,7 +148,7 @@ lock_wait_until(int64 until, void (*work) (void *arg), void *arg)
 	if (usecs <= 0)
 		return false;
 
-	ours = false;
+	timed_out = cancelled = false;
 	watch_cancels();
 	enable_timeout_after(bound, (int) Min((usecs + 999) / 1000, INT_MAX));
 	PG_TRY();

@@ -16,6 +16,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -164,7 +165,8 @@ attach_segment(void *arg)
 
 /*
  * Attach to the segment, or create it. A failure leaves a lock of the server's
- * DSM registry held, which only the end of a (sub)transaction releases.
+ * DSM registry held, which only the end of a (sub)transaction releases. At the
+ * end of a session there is no transaction, and nothing to wait for.
  */
 static void
 attach_or_do_without(void)
@@ -172,7 +174,7 @@ attach_or_do_without(void)
 	static int64 pause_until = 0;
 	ErrorData  *error;
 
-	if (clock_monotonic() < pause_until)
+	if (clock_monotonic() < pause_until || !IsTransactionState())
 		return;
 
 	error = run_subtransaction(attach_segment, NULL);

@@ -16,12 +16,12 @@
  *   grant whose lease ends earlier wakes it: see Waiter.alarm.
  * - A waiter that leaves, or stands aside, wakes the waiter that is first
  *   after that, unless there is nothing to find for it.
- * - The last waiter that sleeps in the line watches the first. A new waiter is
- *   awake when it arrives, so it takes over the watch without a wake-up. If
- *   the first waiter was called and does not look within
- *   lease_lock.handoff_timeout, the watcher looks at the lease. If the lease
- *   is free, may_take_turn() moves the first waiter to the end of the line,
- *   where it is skipped until it looks.
+ * - The waiters that sleep in the line watch the first, above all the last of
+ *   them: see turns_next_watch(). A new waiter is awake when it arrives,
+ *   so it takes over the watch without a wake-up. If the first waiter was
+ *   called and does not look within lease_lock.handoff_timeout, a watcher
+ *   looks at the lease. If the lease is free, may_take_turn() moves the first
+ *   waiter to the end of the line, where it is skipped until it looks.
  * - A waiter in the lock manager keeps its turn while the transaction that it
  *   waits for is running. From the end of that transaction on it counts as
  *   called.
@@ -57,14 +57,15 @@ typedef struct Change
 /* Beyond this number of changes, all waiters in the buckets of the changed leases are woken. */
 #define MAX_CHANGES 64
 
+/* Two waiters that know the end of the same lease differ by less, in microseconds. */
+#define ALARM_SLACK 1000
+
 static int	handoff_timeout = 1000;
 
 static Change changes[MAX_CHANGES];
 static int	nchanges = 0;
 static bool more_changed[NUM_BUCKETS];
 static bool has_more_changes = false;
-
-bool		turn_was_refused = false;
 
 static void tell_session_ended(const text *resource);
 static void wake_after_transaction(XactEvent event, void *arg);
@@ -88,19 +89,6 @@ turns_init(void)
 	RegisterSubXactCallback(wake_after_subtransaction, NULL);
 }
 
-int
-turns_handoff_timeout(void)
-{
-	return handoff_timeout;
-}
-
-/* The entries of a line that matter. */
-typedef struct Line
-{
-	Entry	   *first;			/* NULL: any session may take the lease */
-	Entry	   *watcher;		/* the last waiter that sleeps in the queue */
-} Line;
-
 /* Was the waiter called for another of its resources? Then it will take that lease. */
 static bool
 is_called_elsewhere(const Entry *entry)
@@ -114,6 +102,13 @@ static bool
 is_passed_over(const Entry *entry)
 {
 	return entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED || is_called_elsewhere(entry);
+}
+
+/* Does the waiter check the first one of its line while it sleeps? */
+static bool
+can_watch(const Entry *entry)
+{
+	return !is_passed_over(entry) && entry_state(entry) != TURN_AWAY;
 }
 
 /*
@@ -130,14 +125,21 @@ first_in_line(const Bucket *bucket, uint64 hash)
 	return entry;
 }
 
-static Line
-survey_line(const Bucket *bucket, uint64 hash)
+/* Find the last entry that can watch. */
+static Entry *
+watcher_in_line(const Bucket *bucket, uint64 hash)
 {
-	Entry	   *last = queue_previous_in_line(bucket, NULL, hash);
+	Entry	   *entry = queue_previous_in_line(bucket, NULL, hash);
 
-	while (last != NULL && (is_passed_over(last) || entry_state(last) == TURN_AWAY))
-		last = queue_previous_in_line(bucket, last, hash);
-	return (Line) {first_in_line(bucket, hash), last};
+	while (entry != NULL && !can_watch(entry))
+		entry = queue_previous_in_line(bucket, entry, hash);
+	return entry;
+}
+
+static bool
+comes_before(const Entry *a, const Entry *b)
+{
+	return pg_atomic_read_u64((pg_atomic_uint64 *) &a->turn) < pg_atomic_read_u64((pg_atomic_uint64 *) &b->turn);
 }
 
 static void
@@ -168,20 +170,24 @@ notify_called_elsewhere(const Bucket *bucket, uint64 hash)
 }
 
 /*
- * Wake the waiters that a change of the line made first or watcher.
- * first_has_to_look is false if there is nothing to find for the first.
+ * An entry left the line, or lost its place in it: wake the waiters that are
+ * first or watcher instead. The entry may have been first although it was
+ * passed over lately: so the order of arrival counts. first_has_to_look is
+ * false if there is nothing to find for the first.
  */
 static void
-notify_successors(Line before, Line after, bool first_has_to_look)
+notify_successors(const Bucket *bucket, const Entry *gone, bool first_has_to_look)
 {
-	if (first_has_to_look && after.first != NULL && after.first != before.first &&
-		entry_state(after.first) != TURN_AWAY)
+	Entry	   *first = first_in_line(bucket, gone->hash);
+	Entry	   *watcher = watcher_in_line(bucket, gone->hash);
+
+	if (first_has_to_look && first != NULL && comes_before(gone, first) && entry_state(first) != TURN_AWAY)
 	{
-		call(after.first);
-		queue_notify(after.first);
+		call(first);
+		queue_notify(first);
 	}
-	if (after.watcher != NULL && after.watcher != before.watcher && after.watcher != after.first)
-		queue_notify(after.watcher);
+	if (watcher != NULL && watcher != first && comes_before(watcher, gone))
+		queue_notify(watcher);
 }
 
 static bool
@@ -273,10 +279,7 @@ wait_is_my_turn(const text *resource)
 		queue_wake_notified();
 
 		if (!TransactionIdIsValid(awaited) || TransactionIdIsInProgress(awaited))
-		{
-			turn_was_refused |= !mine;
 			return mine;
-		}
 		ended = awaited;
 	}
 }
@@ -458,13 +461,11 @@ change_state(Waiter *waiter, TurnState state, TransactionId awaited)
 {
 	Entry	   *entry = queue_own_entry(waiter);
 	Bucket	   *bucket = queue_bucket(entry->hash);
-	Line		before;
 
 	LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
-	before = survey_line(bucket, entry->hash);
 	entry->awaited = awaited;
 	entry_set_state(entry, state);
-	notify_successors(before, survey_line(bucket, entry->hash), true);
+	notify_successors(bucket, entry, true);
 	LWLockRelease(&bucket->lock);
 	queue_wake_notified();
 }
@@ -505,22 +506,31 @@ turns_come_back(Waiter *waiter)
 }
 
 /*
- * Must this waiter, which is about to sleep, watch the first of its line? A
- * waiter for several resources watches all of its lines.
+ * Until when may this waiter sleep without a check of the first waiter of its
+ * line? The last waiter checks often, the others more rarely, the more waiters
+ * sleep behind them. So the line moves on even if the last waiters are
+ * stopped, and a long line causes few wake-ups. A waiter for several resources
+ * checks often.
  */
-bool
-turns_keeps_watch(const Waiter *waiter)
+int64
+turns_next_watch(const Waiter *waiter)
 {
 	Entry	   *own = queue_own_entry(waiter);
 	Bucket	   *bucket = queue_bucket(own->hash);
-	Line		line;
+	bool		is_first;
+	int			behind = 0;
 
-	if (own->sibling != NOBODY)
-		return true;
-	LWLockAcquire(&bucket->lock, LW_SHARED);
-	line = survey_line(bucket, own->hash);
-	LWLockRelease(&bucket->lock);
-	return line.watcher == own && line.first != own;
+	if (own->sibling == NOBODY)
+	{
+		LWLockAcquire(&bucket->lock, LW_SHARED);
+		is_first = first_in_line(bucket, own->hash) == own;
+		for (Entry *entry = own; !is_first && (entry = queue_next_in_line(bucket, entry, own->hash)) != NULL;)
+			behind += can_watch(entry);
+		LWLockRelease(&bucket->lock);
+		if (is_first)
+			return PG_INT64_MAX;
+	}
+	return clock_monotonic() + handoff_timeout * INT64CONST(1000) * (behind + 1);
 }
 
 /*
@@ -550,21 +560,32 @@ turns_are_overdue(const Waiter *waiter)
 	return false;
 }
 
+/* Does the leaving waiter know of an earlier end of a lease than the next one? */
+static bool
+knows_earlier_end(const Departure *departure, const Entry *next)
+{
+	return next != NULL && departure->known_end != 0 &&
+		(int64) pg_atomic_read_u64(&queue_waiter(next->waiter)->alarm) > departure->known_end + ALARM_SLACK;
+}
+
 /*
  * Does the next waiter have to look when the first one leaves?
  *
- * Not for what was granted: the commit tells, unless it leaves room at once.
- * For another resource of a waiter that was granted one, only if it was called
- * for that as well: or all who wait for several would wake each other. If it
- * leaves without a lease, the next one has to look: it may find room where the first one
- * did not, and it was not told what only the first one had to hear.
+ * If the first one leaves without a lease, yes: the next one may find room
+ * where the first one did not, and it was not told what only the first one had
+ * to hear. Not for what was granted: the commit tells, unless it leaves room
+ * at once. For another resource of a waiter that was granted one, only if it
+ * was called for that as well, or may know when a lease ends: or all who wait
+ * for several would wake each other.
  */
 static bool
-has_to_look(const Departure *departure, const Entry *entry)
+has_to_look(const Departure *departure, const Entry *entry, const Entry *next)
 {
 	if (!departure->granted)
 		return true;
-	return entry->hash == departure->hash ? departure->shares : entry_state(entry) == TURN_CALLED;
+	if (entry->hash == departure->hash)
+		return departure->shares;
+	return entry_state(entry) == TURN_CALLED || knows_earlier_end(departure, next);
 }
 
 /*
@@ -579,20 +600,14 @@ turns_leave(Waiter *waiter, const Departure *departure)
 	for (Entry *entry = queue_own_entry(waiter); entry != NULL; entry = queue_entry(entry->sibling))
 	{
 		Bucket	   *bucket = queue_bucket(entry->hash);
-		Line		before;
-		Line		after;
+		bool		next_has_to_look;
 
 		LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
-		before = survey_line(bucket, entry->hash);
 		queue_take_out(bucket, entry);
-		after = survey_line(bucket, entry->hash);
-		if (has_to_look(departure, entry))
-		{
-			notify_successors(before, after, true);
+		next_has_to_look = has_to_look(departure, entry, first_in_line(bucket, entry->hash));
+		notify_successors(bucket, entry, next_has_to_look);
+		if (next_has_to_look)
 			notify_called_elsewhere(bucket, entry->hash);
-		}
-		else
-			notify_successors(before, after, false);
 		if (departure->granted && entry->hash == departure->hash && entry_state(entry) == TURN_CALLED)
 			called_at = entry->called_at;
 		LWLockRelease(&bucket->lock);

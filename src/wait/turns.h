@@ -10,14 +10,13 @@
 #include "wait/queue.h"
 
 extern void turns_init(void);	/* at load time */
-extern int	turns_handoff_timeout(void);	/* in milliseconds */
 
 /* This backend as a waiter. */
 extern bool turns_were_refused(Waiter *waiter, uint32 news_seen);
 extern bool turns_stand_aside(Waiter *waiter);
 extern void turns_go_away(Waiter *waiter, TransactionId awaited);
 extern void turns_come_back(Waiter *waiter);
-extern bool turns_keeps_watch(const Waiter *waiter);
+extern int64 turns_next_watch(const Waiter *waiter);
 extern bool turns_are_overdue(const Waiter *waiter);
 
 /* Leave all lines. */
@@ -26,12 +25,10 @@ typedef struct Departure
 	bool		granted;
 	uint64		hash;			/* of the resource whose lease was granted */
 	bool		shares;			/* the granted lease leaves room for others */
+	int64		known_end;		/* end of the first lease that it knew of, monotonic clock; 0: unknown */
 } Departure;
 
 extern int64 turns_leave(Waiter *waiter, const Departure *departure);
-
-/* Did wait_is_my_turn() refuse a turn since the last begin_look()? */
-extern bool turn_was_refused;
 
 /* sleep.c */
 extern void sleep_until(int64 until);

@@ -111,7 +111,6 @@ wait_is_called(const text *resource)
 static void
 begin_look(void)
 {
-	turn_was_refused = false;
 	if (my_wait.waiter != NULL)
 	{
 		pg_atomic_exchange_u64(&my_wait.waiter->alarm, NO_ALARM);
@@ -219,25 +218,27 @@ is_time_to_check(void)
 	return is_time;
 }
 
-/* Sleep until the given time, a wake-up, or until the first waiter does not take its turn. */
+/*
+ * Sleep until the given time, a wake-up, or until the first waiter is found not
+ * to take its turn. That is checked after a sleep only: if the look does not
+ * help, because the lease is held, the next one must not follow at once.
+ */
 static void
 sleep_in_queue(int64 until)
 {
-	pg_atomic_exchange_u64(&my_wait.waiter->alarm, (uint64) until);
-	if (turns_were_refused(my_wait.waiter, my_wait.news_seen))
+	Waiter	   *waiter = my_wait.waiter;
+
+	pg_atomic_exchange_u64(&waiter->alarm, (uint64) until);
+	if (turns_were_refused(waiter, my_wait.news_seen))
 		return;
 
-	for (;;)
+	do
 	{
-		bool		watches = turns_keeps_watch(my_wait.waiter);
-		int64		now = clock_monotonic();
+		int64		watch = turns_next_watch(waiter);
 
-		if (now >= until || (watches && turns_are_overdue(my_wait.waiter)))
-			return;
-		sleep_until(watches ? Min(until, now + turns_handoff_timeout() * INT64CONST(1000)) : until);
-		if (pg_atomic_read_u32(&my_wait.waiter->news) != my_wait.news_seen)
-			return;
-	}
+		sleep_until(Min(until, watch));
+	} while (clock_monotonic() < until && pg_atomic_read_u32(&waiter->news) == my_wait.news_seen &&
+		   !turns_are_overdue(waiter));
 }
 
 /*
@@ -321,8 +322,7 @@ wait_behind_transaction(const GrantOutcome *refusal)
 
 /*
  * Wait until the obstacle that refused a try may be gone; false if the time is
- * over. If the try was refused for lack of a turn, but no turn was refused,
- * the free lease was lost at that moment: look again at once.
+ * over.
  */
 bool
 wait_for(const GrantOutcome *refusal)
@@ -337,16 +337,13 @@ wait_for(const GrantOutcome *refusal)
 	if (is_time_to_check() && my_wait.waiter != NULL)
 		check_deadlock(refusal);
 
-	if (refusal->result != REFUSED_QUEUE || turn_was_refused || my_wait.waiter == NULL)
-	{
-		if (my_wait.before_sleep != NULL)
-			my_wait.before_sleep();
-		if (refusal->result == REFUSED_OPEN)
-			wait_behind_transaction(refusal);
-		else
-			sleep_behind_lease(refusal);
-		check_lock_timeout();
-	}
+	if (my_wait.before_sleep != NULL)
+		my_wait.before_sleep();
+	if (refusal->result == REFUSED_OPEN)
+		wait_behind_transaction(refusal);
+	else
+		sleep_behind_lease(refusal);
+	check_lock_timeout();
 	begin_look();
 	return true;
 }
@@ -371,7 +368,7 @@ wait_end(const text *granted)
 {
 	int64		now = clock_monotonic();
 	Waiter	   *waiter = my_wait.waiter;
-	Departure	departure = {.granted = granted != NULL};
+	Departure	departure = {.granted = granted != NULL, .known_end = my_wait.known_end};
 	int64		since;
 
 	my_wait.active = false;

@@ -32,6 +32,23 @@ sub wait_for_lease
 	return;
 }
 
+# How often a backend went to sleep so far, and how long it used the processor,
+# in hundredths of a second.
+sub sleeps
+{
+	my ($pid) = @_;
+
+	return (slurp_file("/proc/$pid/status") =~ /^voluntary_ctxt_switches:\s*(\d+)/m)[0];
+}
+
+sub ticks
+{
+	my ($pid) = @_;
+	my @fields = split(/ /, slurp_file("/proc/$pid/stat") =~ s/^.*\) //sr);
+
+	return $fields[11] + $fields[12];
+}
+
 # Within its time the lease is kept for it.
 look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
 wait_for_lease($_) foreach 0 .. 1;
@@ -106,6 +123,55 @@ foreach my $n (0, 1)
 }
 is(look($node, q{SELECT lease_release('r', 'w1')}), 't', 'the last one releases it');
 nothing_left($node, 'two');
+
+# The last of four is stopped, too, which is the one that watches the first
+# most often.
+$_->quit foreach @sessions;
+@sessions = map { open_session($node) } 0 .. 3;
+look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
+wait_for_lease($_) foreach 0 .. 3;
+stop_backend($pids[$_]) foreach 0, 3;
+$released = time;
+is(look($node, q{SELECT lease_release('r', 'holder')}), 't', 'the first and the last are stopped, the lease is released');
+becomes($node, q{SELECT lease_token('r', 'w1') > 0}, 't', 'the second one gets it')
+  or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
+cmp_ok(time - $released, '<', 5, 'within a few times of the first');
+is(answer($sessions[1]), 't', 'it was granted');
+continue_backend($pids[$_]) foreach 0, 3;
+foreach my $n (2, 3, 0)
+{
+	is(look($node, "SELECT count(lease_release('r', owner)) FROM lease_status WHERE resource = 'r'"), 1, 'the lease is released again');
+	is(answer($sessions[$n]), 't', "each gets it: $n");
+}
+is(look($node, q{SELECT lease_release('r', 'w0')}), 't', 'the last one releases it');
+nothing_left($node, 'first and last');
+
+# The first is stopped and late, but the lease is not free. Those who watch look
+# now and then, not all the time.
+SKIP:
+{
+	skip 'no /proc', 4 if !-e "/proc/$$/status";
+
+	my ($reader, $writer) = (q{lease_acquire_shared('r', '1 hour', '%s')}, q{SELECT lease_acquire('r', '1 hour', 'w%d', NULL)});
+
+	look($node, sprintf("SELECT $reader, $reader", 'a', 'b'));
+	$pids[$_] = send_to_wait($node, $sessions[$_], sprintf($writer, $_)) foreach 0, 1;
+	stop_backend($pids[0]);
+	is(look($node, q{SELECT lease_release('r', 'a')}), 't', 'the first is stopped, and one of two readers has gone');
+	look($node, 'SELECT pg_sleep(0.6)');
+	my $before = sleeps($pids[1]);
+	my $ticks = ticks($pids[1]);
+	look($node, 'SELECT pg_sleep(2)');
+	cmp_ok(sleeps($pids[1]) - $before, '<=', 12, 'the second looks a few times');
+	cmp_ok(ticks($pids[1]) - $ticks, '<=', 20, 'and uses little time');
+	continue_backend($pids[0]);
+	is(look($node, q{SELECT lease_release('r', 'b')}), 't', 'the other one goes');
+	is(answer($sessions[0]), 't', 'the first one gets the lease');
+	look($node, q{SELECT lease_release('r', 'w0')});
+	is(answer($sessions[1]), 't', 'then the second');
+	look($node, q{SELECT lease_release('r', 'w1')});
+	nothing_left($node, 'late and held');
+}
 
 # The only waiter is stopped, so that nobody keeps watch: a try is served when
 # its time is over.

@@ -106,6 +106,107 @@ SKIP:
 	$_->quit foreach @sessions;
 }
 
+# A waiter that was woken between its look and its sleep looks again. Here the
+# commit before the sleep waits for a lock, which uses up the set latch.
+{
+	my ($waiter, $gate) = map { open_session($node) } 1, 2;
+	my $pid;
+
+	look($node, q{
+		CREATE TABLE gate ();
+		CREATE FUNCTION pass() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER pass AFTER INSERT ON gate DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pass();
+		CREATE PROCEDURE wait_at_gate() LANGUAGE plpgsql AS $$
+		DECLARE
+			ok boolean;
+		BEGIN
+			INSERT INTO gate DEFAULT VALUES;
+			CALL lease_wait('woken', '1 hour', 'w', NULL, ok);
+		END $$;
+		SELECT lease_acquire('woken', '1 hour', 'holder')});
+	$gate->query_safe('SELECT pg_advisory_lock(1)');
+	$pid = send_to_wait($node, $waiter, 'CALL wait_at_gate()', in_lock_manager());
+	is(look($node, q{SELECT lease_release('woken', 'holder')}), 't', 'woken after its look: the lease is released');
+	$gate->query_safe('SELECT pg_advisory_unlock(1)');
+	becomes($node, q{SELECT owner FROM lease_status WHERE resource = 'woken'}, 'w', 'woken after its look: it looks again')
+	  or look($node, "SELECT pg_cancel_backend($pid)");
+	answer($waiter);
+	look($node, q{SELECT lease_release_all('w')});
+	nothing_left($node, 'woken after its look');
+	$_->quit foreach $waiter, $gate;
+}
+
+# Only the first waiter is told that a lease was released within its min_hold.
+# The next one learns it when the first one leaves.
+{
+	my @sessions = map { open_session($node) } 0, 1;
+	my $pid;
+
+	look($node, q{SELECT granted FROM lease_request('kept', '2 hours', 'holder', min_hold => '1500 ms')});
+	$pid = send_to_wait($node, $sessions[0], q{SELECT lease_acquire('kept', '1 hour', 'w0', NULL)});
+	send_to_wait($node, $sessions[1], q{SELECT lease_acquire('kept', '1 hour', 'w1', NULL)});
+	is(look($node, q{SELECT lease_release('kept', 'holder')}), 't', 'released within min_hold');
+	look($node, "SELECT pg_cancel_backend($pid)");
+	like(answer($sessions[0]), qr/57014/, 'released within min_hold: the first waiter leaves');
+	is(look($node, q{SELECT count(*) FROM lease_waiters}), 1, 'released within min_hold: the next one still waits');
+	becomes($node, q{SELECT owner FROM lease_status WHERE resource = 'kept'}, 'w1', 'released within min_hold: it gets the lease after that')
+	  or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
+	answer($sessions[1]);
+	look($node, q{SELECT lease_release_all('w1')});
+	nothing_left($node, 'released within min_hold');
+	$_->quit foreach @sessions;
+}
+
+# A waiter for any of two that was called for one of them does not hold up the
+# line of the other.
+{
+	my ($any, $one) = map { open_session($node) } 1, 2;
+	my $pid;
+
+	look($node, q{SELECT lease_acquire('a', '1 hour', 'holder'), lease_acquire('b', '1 hour', 'holder')});
+	$pid = send_to_wait($node, $any, q{SELECT lease_acquire_any('{a,b}', '1 hour', 'any', NULL)});
+	send_to_wait($node, $one, q{SELECT lease_acquire('b', '1 hour', 'one', NULL)});
+	stop_backend($pid);
+	is(look($node, q{SELECT lease_release('a', 'holder')}), 't', 'called for a: it is released');
+	is(look($node, q{SELECT lease_release('b', 'holder')}), 't', 'called for a: so is b');
+	becomes($node, q{SELECT owner FROM lease_status WHERE resource = 'b'}, 'one', 'called for a: the next one gets b')
+	  or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters WHERE owner = 'one'});
+	continue_backend($pid);
+	is(answer($any), 'a', 'called for a: it gets that');
+	answer($one);
+	look($node, q{SELECT lease_release_all('any'), lease_release_all('one')});
+	nothing_left($node, 'called for a');
+
+	# Called for b, it finds a free first, and leaves b to the next one.
+	look($node, q{SELECT lease_acquire('a', '1 hour', 'holder'), lease_acquire('b', '1 hour', 'holder')});
+	$pid = send_to_wait($node, $any, q{SELECT lease_acquire_any('{a,b}', '1 hour', 'any', NULL)});
+	send_to_wait($node, $one, q{SELECT lease_acquire('b', '1 hour', 'one', NULL)});
+	stop_backend($pid);
+	is(look($node, q{SELECT lease_release('b', 'holder')}), 't', 'called for b: it is released');
+	is(look($node, q{SELECT lease_release('a', 'holder')}), 't', 'called for b: so is a');
+	continue_backend($pid);
+	is(answer($any), 'a', 'called for b: it gets a');
+	becomes($node, q{SELECT owner FROM lease_status WHERE resource = 'b'}, 'one', 'called for b: the next one gets that')
+	  or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
+	answer($one);
+	look($node, q{SELECT lease_release_all('any'), lease_release_all('one')});
+	nothing_left($node, 'called for b');
+
+	# It alone knows when b is free, since it was first. It gets a, and tells.
+	look($node, q{SELECT lease_acquire('a', '1 hour', 'holder'), granted FROM lease_request('b', '2 hours', 'holder', min_hold => '1500 ms')});
+	send_to_wait($node, $any, q{SELECT lease_acquire_any('{a,b}', '1 hour', 'any', NULL)});
+	send_to_wait($node, $one, q{SELECT lease_acquire('b', '1 hour', 'one', NULL)});
+	is(look($node, q{SELECT lease_release('b', 'holder')}), 't', 'knows of b: it is released within min_hold');
+	is(look($node, q{SELECT lease_release('a', 'holder')}), 't', 'knows of b: a is released');
+	is(answer($any), 'a', 'knows of b: it gets a');
+	becomes($node, q{SELECT owner FROM lease_status WHERE resource = 'b'}, 'one', 'knows of b: the next one gets that in time')
+	  or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
+	answer($one);
+	look($node, q{SELECT lease_release_all('any'), lease_release_all('one')});
+	nothing_left($node, 'knows of b');
+	$_->quit foreach $any, $one;
+}
+
 # Mode and permits of waiters are shown.
 {
 	my @sessions = map { open_session($node) } 0 .. 2;
