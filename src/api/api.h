@@ -20,11 +20,13 @@ typedef struct Resources
 	text	  **sorted;
 } Resources;
 
-/* api.c: arguments in, checked */
+/* arguments.c */
 extern void require_writable(const char *function);
 extern text *name_arg(FunctionCallInfo fcinfo, int argno, const char *what);
 extern int64 ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource);
 extern int64 wait_arg(FunctionCallInfo fcinfo, int argno, text *resource);
+extern int64 token_arg(FunctionCallInfo fcinfo, int argno, text *resource);
+extern int	permits_arg(FunctionCallInfo fcinfo, int argno, text *resource);
 extern Resources resources_arg(FunctionCallInfo fcinfo, int argno);
 extern void request_options(FunctionCallInfo fcinfo, int ttl_argno, int argno, LeaseRequest *request);
 

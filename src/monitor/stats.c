@@ -29,10 +29,8 @@
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
-#include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
-#include "storage/shmem.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -41,6 +39,7 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/shared_memory.h"
 #include "lease_lock.h"
 #include "monitor/stats.h"
 
@@ -78,9 +77,6 @@ static Stats *stats = NULL;
 static DatabaseStats *entry = NULL; /* entry of this database */
 static Stripe *stripe = NULL;	/* and the stripe of this session */
 static bool gave_up = false;
-
-static shmem_request_hook_type prev_shmem_request_hook = NULL;
-static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
 /* Reset an entry. The caller holds the lock, or no other process knows the entry. */
 static void
@@ -134,28 +130,15 @@ create_stats(Stats *new_stats)
 }
 
 static void
-request_stats(void)
+attach_stats_area(void *memory, bool is_new)
 {
-	if (prev_shmem_request_hook)
-		prev_shmem_request_hook();
-	RequestAddinShmemSpace(stats_size());
-}
-
-static void
-startup_stats(void)
-{
-	bool		found;
-
-	if (prev_shmem_startup_hook)
-		prev_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	stats = ShmemInitStruct("lease_lock stats", stats_size(), &found);
-	if (!found)
+	stats = memory;
+	if (is_new)
 		create_stats(stats);
-	LWLockRelease(AddinShmemInitLock);
 	REGISTER_TRANCHE(stats->tranche, "lease_lock_stats");
 }
+
+static const SharedArea stats_area = {"lease_lock stats", stats_size, attach_stats_area};
 
 void
 stats_init(void)
@@ -170,11 +153,7 @@ stats_init(void)
 								PGC_POSTMASTER,
 								0,
 								NULL, NULL, NULL);
-
-		prev_shmem_request_hook = shmem_request_hook;
-		shmem_request_hook = request_stats;
-		prev_shmem_startup_hook = shmem_startup_hook;
-		shmem_startup_hook = startup_stats;
+		request_shared_area(&stats_area);
 	}
 }
 

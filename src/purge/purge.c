@@ -25,15 +25,14 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
-#include "storage/ipc.h"
 #include "storage/lwlock.h"
-#include "storage/shmem.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/shared_memory.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
 #include "store/store.h"
@@ -60,36 +59,26 @@ static int	purge_after = 60;
 
 PurgeState *purge_state = NULL;
 
-static shmem_request_hook_type prev_shmem_request_hook = NULL;
-static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
-
-static void
-request_state(void)
+static Size
+state_size(void)
 {
-	if (prev_shmem_request_hook)
-		prev_shmem_request_hook();
-	RequestAddinShmemSpace(sizeof(PurgeState));
+	return sizeof(PurgeState);
 }
 
 static void
-startup_state(void)
+attach_state(void *memory, bool is_new)
 {
-	bool		found;
-
-	if (prev_shmem_startup_hook)
-		prev_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	purge_state = ShmemInitStruct("lease_lock purge", sizeof(PurgeState), &found);
-	if (!found)
+	purge_state = memory;
+	if (is_new)
 	{
 		memset(purge_state, 0, sizeof(PurgeState));
 		pg_atomic_init_u32(&purge_state->round, 1);
 		pg_atomic_init_u32(&purge_state->batch_xid, InvalidTransactionId);
 		SpinLockInit(&purge_state->mutex);
 	}
-	LWLockRelease(AddinShmemInitLock);
 }
+
+static const SharedArea state_area = {"lease_lock purge", state_size, attach_state};
 
 void
 purge_init(void)
@@ -103,13 +92,7 @@ purge_init(void)
 							GUC_UNIT_S,
 							NULL, NULL, NULL);
 
-	if (process_shared_preload_libraries_in_progress)
-	{
-		prev_shmem_request_hook = shmem_request_hook;
-		shmem_request_hook = request_state;
-		prev_shmem_startup_hook = shmem_startup_hook;
-		shmem_startup_hook = startup_state;
-	}
+	request_shared_area(&state_area);
 }
 
 /* StoreFilter: was the lease released, or did it expire, before the time that arg points to? */

@@ -18,15 +18,14 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
-#include "storage/shmem.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/shared_memory.h"
 #include "base/subxact.h"
 #include "wait/queue.h"
 
@@ -41,9 +40,6 @@ static WaitQueue *queue = NULL;
 /* Waiters whose latches must be set after the bucket's lock is released. */
 static int *notified = NULL;
 static int	nnotified = 0;
-
-static shmem_request_hook_type prev_shmem_request_hook = NULL;
-static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
 static Size
 entries_offset(void)
@@ -110,39 +106,20 @@ create_queue(WaitQueue *q)
 }
 
 static void
-request_queue(void)
+attach_queue(void *memory, bool is_new)
 {
-	if (prev_shmem_request_hook)
-		prev_shmem_request_hook();
-	RequestAddinShmemSpace(queue_size());
-}
-
-static void
-startup_queue(void)
-{
-	bool		found;
-
-	if (prev_shmem_startup_hook)
-		prev_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	queue = ShmemInitStruct(QUEUE_LAYOUT, queue_size(), &found);
-	if (!found)
+	queue = memory;
+	if (is_new)
 		create_queue(queue);
-	LWLockRelease(AddinShmemInitLock);
 	REGISTER_TRANCHE(queue->tranche, "lease_lock");
 }
+
+static const SharedArea queue_area = {QUEUE_LAYOUT, queue_size, attach_queue};
 
 void
 queue_init(void)
 {
-	if (process_shared_preload_libraries_in_progress)
-	{
-		prev_shmem_request_hook = shmem_request_hook;
-		shmem_request_hook = request_queue;
-		prev_shmem_startup_hook = shmem_startup_hook;
-		shmem_startup_hook = startup_queue;
-	}
+	request_shared_area(&queue_area);
 }
 
 #if PG_VERSION_NUM >= 170000

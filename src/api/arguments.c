@@ -1,21 +1,17 @@
 /*-------------------------------------------------------------------------
  *
- * api.c
- *		The functions that SQL calls: arguments in, checks, results out.
+ * arguments.c
+ *		Arguments of the functions that SQL calls: fetched and checked.
  *
- * None of them is STRICT. A STRICT function returns NULL for a NULL argument,
- * and a caller would take that for "not granted", or not look at all. So a
- * NULL argument is an error.
+ * No function is STRICT. A NULL is an error, because a caller would take a
+ * NULL result for "not granted".
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/xlog.h"
 #include "catalog/pg_type.h"
-#include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -24,30 +20,10 @@
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/compat.h"
-#include "base/privileges.h"
-#include "grant/grant.h"
-#include "purge/purge.h"
 #include "grant/quota.h"
-#include "lease/lease.h"
 
 /* Maximum number of names in an array. */
 #define MAX_RESOURCES	10000
-
-PG_FUNCTION_INFO_V1(lease_acquire);
-PG_FUNCTION_INFO_V1(lease_acquire_shared);
-PG_FUNCTION_INFO_V1(lease_acquire_permit);
-PG_FUNCTION_INFO_V1(lease_acquire_all);
-PG_FUNCTION_INFO_V1(lease_acquire_any);
-PG_FUNCTION_INFO_V1(lease_request);
-PG_FUNCTION_INFO_V1(lease_release);
-PG_FUNCTION_INFO_V1(lease_release_all);
-PG_FUNCTION_INFO_V1(lease_renew);
-PG_FUNCTION_INFO_V1(lease_token);
-PG_FUNCTION_INFO_V1(lease_transfer);
-PG_FUNCTION_INFO_V1(lease_break);
-PG_FUNCTION_INFO_V1(lease_assert);
-PG_FUNCTION_INFO_V1(lease_assert_token);
-PG_FUNCTION_INFO_V1(lease_purge);
 
 /* Fail in a read-only transaction, in a parallel worker and during recovery. */
 void
@@ -142,7 +118,7 @@ wait_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 }
 
 /* Get the fencing token of a lease from argument number argno. */
-static int64
+int64
 token_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 {
 	if (PG_ARGISNULL(argno))
@@ -153,45 +129,8 @@ token_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 	return PG_GETARG_INT64(argno);
 }
 
-/* Request a lease. Returns only whether it was granted. */
-static Datum
-acquire(LeaseRequest *request, int64 wait)
-{
-	PG_RETURN_BOOL(acquire_any(request, &request->resource, 1, wait, NULL).result == GRANTED);
-}
-
-/*
- * lease_acquire(resource text, ttl interval, owner text [, wait interval]) returns boolean
- */
-Datum
-lease_acquire(PG_FUNCTION_ARGS)
-{
-	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
-
-	request.resource = name_arg(fcinfo, 0, "resource");
-	request.ttl = ttl_arg(fcinfo, 1, request.resource);
-	request.owner = name_arg(fcinfo, 2, "owner");
-	require_writable("lease_acquire()");
-	return acquire(&request, PG_NARGS() > 3 ? wait_arg(fcinfo, 3, request.resource) : 0);
-}
-
-/*
- * lease_acquire_shared(resource text, ttl interval, owner text [, wait interval]) returns boolean
- */
-Datum
-lease_acquire_shared(PG_FUNCTION_ARGS)
-{
-	LeaseRequest request = {.mode = MODE_SHARED, .permits = MAX_SLOT};
-
-	request.resource = name_arg(fcinfo, 0, "resource");
-	request.ttl = ttl_arg(fcinfo, 1, request.resource);
-	request.owner = name_arg(fcinfo, 2, "owner");
-	require_writable("lease_acquire_shared()");
-	return acquire(&request, PG_NARGS() > 3 ? wait_arg(fcinfo, 3, request.resource) : 0);
-}
-
 /* Get the number of permits from argument number argno. */
-static int
+int
 permits_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 {
 	int			permits = PG_ARGISNULL(argno) ? 0 : PG_GETARG_INT32(argno);
@@ -204,22 +143,6 @@ permits_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 				 errmsg("number of permits for \"%s\" is out of range: %d", text_to_cstring(resource), permits),
 				 errhint("Give the number of owners that may have a permit at a time: 1 to %d.", MAX_SLOT)));
 	return permits;
-}
-
-/*
- * lease_acquire_permit(resource text, permits integer, ttl interval, owner text [, wait interval]) returns boolean
- */
-Datum
-lease_acquire_permit(PG_FUNCTION_ARGS)
-{
-	LeaseRequest request = {.mode = MODE_PERMIT};
-
-	request.resource = name_arg(fcinfo, 0, "resource");
-	request.permits = permits_arg(fcinfo, 1, request.resource);
-	request.ttl = ttl_arg(fcinfo, 2, request.resource);
-	request.owner = name_arg(fcinfo, 3, "owner");
-	require_writable("lease_acquire_permit()");
-	return acquire(&request, PG_NARGS() > 4 ? wait_arg(fcinfo, 4, request.resource) : 0);
 }
 
 /* For qsort: in the order of their bytes. */
@@ -275,40 +198,6 @@ resources_arg(FunctionCallInfo fcinfo, int argno)
 	return resources;
 }
 
-/*
- * lease_acquire_all(resources text[], ttl interval, owner text [, wait interval]) returns boolean
- */
-Datum
-lease_acquire_all(PG_FUNCTION_ARGS)
-{
-	Resources	resources = resources_arg(fcinfo, 0);
-	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
-	int64		wait = PG_NARGS() > 3 ? wait_arg(fcinfo, 3, resources.given[0]) : 0;
-
-	request.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
-	request.owner = name_arg(fcinfo, 2, "owner");
-	require_writable("lease_acquire_all()");
-	PG_RETURN_BOOL(acquire_all(&request, resources.sorted, resources.number, wait));
-}
-
-/*
- * lease_acquire_any(resources text[], ttl interval, owner text [, wait interval]) returns text
- */
-Datum
-lease_acquire_any(PG_FUNCTION_ARGS)
-{
-	Resources	resources = resources_arg(fcinfo, 0);
-	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
-	int64		wait = PG_NARGS() > 3 ? wait_arg(fcinfo, 3, resources.given[0]) : 0;
-
-	request.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
-	request.owner = name_arg(fcinfo, 2, "owner");
-	require_writable("lease_acquire_any()");
-	if (acquire_any(&request, resources.given, resources.number, wait, NULL).result != GRANTED)
-		PG_RETURN_NULL();
-	PG_RETURN_TEXT_P(request.resource);
-}
-
 /* Get the mode and the number of permits from arguments argno and argno + 1. */
 static void
 mode_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
@@ -353,15 +242,6 @@ span_arg(FunctionCallInfo fcinfo, int argno, const char *what, int64 max, text *
 				 errhint("Give an interval between zero and the ttl of the lease.") :
 				 errhint("Give an interval of zero to %d years.", MAX_TTL_YEARS)));
 	return usecs;
-}
-
-static Datum
-usecs_to_interval(int64 usecs)
-{
-	Interval   *interval = palloc0(sizeof(Interval));
-
-	interval->time = Max(usecs, 0);
-	return IntervalPGetDatum(interval);
 }
 
 /* Get what to do if the owner already has the lease, from argument number argno. */
@@ -432,210 +312,4 @@ request_options(FunctionCallInfo fcinfo, int ttl_argno, int argno, LeaseRequest 
 				 errhint("Leave out one of them.")));
 	request->payload = PG_ARGISNULL(argno + 5) ? (Datum) 0 :
 		PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(argno + 5)));
-}
-
-static const char *
-reason_name(GrantReason reason)
-{
-	switch (reason)
-	{
-		case REASON_NONE:
-			return NULL;
-		case REASON_HELD:
-			return "held";
-		case REASON_OPEN:
-			return "open";
-		case REASON_QUEUE:
-			return "queue";
-		case REASON_OWN:
-			return "own";
-		case REASON_FAILOVER:
-			return "failover";
-		case REASON_RENEWED:
-			return "renewed";
-		case REASON_COUNTED:
-			return "counted";
-	}
-	return NULL;
-}
-
-/*
- * lease_request(resource text, ttl interval, owner text, wait interval, mode text, permits integer,
- *				 if_own text, min_hold interval, lock_delay interval, payload jsonb, session boolean)
- * returns record
- */
-Datum
-lease_request(PG_FUNCTION_ARGS)
-{
-	LeaseRequest request = {.explain = true};
-	GrantOutcome outcome;
-	int64		begun = clock_monotonic();
-	int64		wait;
-	const char *reason;
-	TupleDesc	desc;
-	Datum		values[7];
-	bool		isnull[7] = {false};
-
-	request.resource = name_arg(fcinfo, 0, "resource");
-	request.owner = name_arg(fcinfo, 2, "owner");
-	wait = wait_arg(fcinfo, 3, request.resource);
-	request_options(fcinfo, 1, 4, &request);
-	get_call_result_type(fcinfo, NULL, &desc);
-
-	require_writable("lease_request()");
-	outcome = acquire_any(&request, &request.resource, 1, wait, NULL);
-
-	values[0] = BoolGetDatum(outcome.result == GRANTED);
-	values[1] = Int64GetDatum(outcome.token);
-	values[2] = TimestampTzGetDatum(readable_time(clock_wall_time(outcome.expires_at)));
-	isnull[1] = isnull[2] = outcome.result != GRANTED;
-	values[3] = usecs_to_interval(clock_monotonic() - begun);
-	values[4] = PointerGetDatum(outcome.blocked_by);
-	isnull[4] = outcome.blocked_by == NULL || !may_see_owner(outcome.blocked_role);
-	isnull[5] = outcome.result != REFUSED_HELD || outcome.held_until == DT_NOEND;
-	if (!isnull[5])
-		values[5] = usecs_to_interval(outcome.held_until - clock_now());
-	reason = reason_name(outcome.reason);
-	isnull[6] = reason == NULL;
-	if (!isnull[6])
-		values[6] = CStringGetTextDatum(reason);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
-}
-
-/*
- * lease_release(resource text, owner text [, token bigint]) returns boolean
- */
-Datum
-lease_release(PG_FUNCTION_ARGS)
-{
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	Claim		claim = {.owner = name_arg(fcinfo, 1, "owner")};
-	int64		token;
-
-	if (PG_NARGS() > 2)
-	{
-		token = token_arg(fcinfo, 2, resource);
-		claim.token = &token;
-	}
-	require_writable("lease_release()");
-	PG_RETURN_BOOL(release_lease(resource, &claim));
-}
-
-/*
- * lease_release_all(owner text) returns bigint
- */
-Datum
-lease_release_all(PG_FUNCTION_ARGS)
-{
-	text	   *owner = name_arg(fcinfo, 0, "owner");
-
-	require_writable("lease_release_all()");
-	PG_RETURN_INT64(release_all_leases(owner));
-}
-
-/*
- * lease_renew(resource text, ttl interval, owner text [, token bigint]) returns boolean
- */
-Datum
-lease_renew(PG_FUNCTION_ARGS)
-{
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	int64		ttl = ttl_arg(fcinfo, 1, resource);
-	Claim		claim = {.owner = name_arg(fcinfo, 2, "owner")};
-	int64		token;
-
-	if (PG_NARGS() > 3)
-	{
-		token = token_arg(fcinfo, 3, resource);
-		claim.token = &token;
-	}
-	require_writable("lease_renew()");
-	PG_RETURN_BOOL(renew_lease(resource, ttl, &claim));
-}
-
-/*
- * lease_assert(resource text, owner text) returns bigint
- */
-Datum
-lease_assert(PG_FUNCTION_ARGS)
-{
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	Claim		claim = {.owner = name_arg(fcinfo, 1, "owner")};
-
-	require_writable("lease_assert()");
-	PG_RETURN_INT64(assert_lease(resource, &claim, &(Asserter) {.role = GetUserId()}));
-}
-
-/*
- * lease_assert(resource text, token bigint) returns bigint
- */
-Datum
-lease_assert_token(PG_FUNCTION_ARGS)
-{
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	int64		token = token_arg(fcinfo, 1, resource);
-	Claim		claim = {.token = &token};
-
-	require_writable("lease_assert()");
-	PG_RETURN_INT64(assert_lease(resource, &claim, &(Asserter) {.role = GetUserId()}));
-}
-
-/*
- * lease_token(resource text, owner text) returns bigint
- *
- * Only reads, so it works in a read-only transaction and on a standby, too.
- */
-Datum
-lease_token(PG_FUNCTION_ARGS)
-{
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	text	   *owner = name_arg(fcinfo, 1, "owner");
-	int64		token;
-
-	PreventCommandIfParallelMode("lease_token()");
-	if (!held_token(resource, owner, &token))
-		PG_RETURN_NULL();
-	PG_RETURN_INT64(token);
-}
-
-/*
- * lease_transfer(resource text, owner text, new_owner text) returns bigint
- */
-Datum
-lease_transfer(PG_FUNCTION_ARGS)
-{
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	text	   *owner = name_arg(fcinfo, 1, "owner");
-	text	   *new_owner = name_arg(fcinfo, 2, "new owner");
-	int64		token;
-
-	require_writable("lease_transfer()");
-	if (!transfer_lease(resource, owner, new_owner, &token))
-		PG_RETURN_NULL();
-	PG_RETURN_INT64(token);
-}
-
-/*
- * lease_break(resource text) returns boolean
- *
- * For administrators: needs neither the name of the owner nor the privileges
- * of the role that acquired the lease.
- */
-Datum
-lease_break(PG_FUNCTION_ARGS)
-{
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-
-	require_writable("lease_break()");
-	PG_RETURN_BOOL(break_leases(resource));
-}
-
-/*
- * lease_purge() returns bigint
- */
-Datum
-lease_purge(PG_FUNCTION_ARGS)
-{
-	require_writable("lease_purge()");
-	PG_RETURN_INT64(purge_leases());
 }
