@@ -317,7 +317,7 @@ play();
 is($node->safe_psql('postgres', 'SELECT * FROM outcomes WHERE NOT is_right ORDER BY 1, 2, 4 LIMIT 20'),
 	'', 'two calls that overlap have the results of one after the other');
 my $orders = $node->safe_psql('postgres', 'SELECT count(*) FROM outcomes');
-cmp_ok($orders, '>=', 100, 'many orders were tried');
+cmp_ok($orders, '>=', 10, 'orders were tried');
 note("seed $seed: $orders orders at ", $node->safe_psql('postgres', 'SELECT count(DISTINCT point) FROM outcomes'), ' points');
 
 $node->stop;
