@@ -111,6 +111,23 @@ is_jitter(int64 difference)
 	return difference > -CLOCK_JITTER && difference < CLOCK_JITTER;
 }
 
+/* How far is the wall clock ahead of CLOCK_BOOTTIME? Reads again if the process was interrupted between the clocks. */
+static int64
+wall_ahead_of_steady(void)
+{
+	int64		difference = 0;
+	int64		read_time = CLOCK_JITTER;
+
+	for (int i = 0; i < 10 && read_time >= CLOCK_JITTER; i++)
+	{
+		int64		before = read_steady_clock();
+
+		difference = GetCurrentTimestamp() - before;
+		read_time = read_steady_clock() - before;
+	}
+	return difference;
+}
+
 /*
  * How far is the wall clock ahead of lease time? The answer stays the same, to
  * the microsecond, until the wall clock is stepped, so that the time that a
@@ -120,20 +137,12 @@ static int64
 clock_difference(void)
 {
 	static int64 known = 0;
-	int64		difference = 0;
-	int64		read_time = CLOCK_JITTER;
+	int64		difference;
 
 	if (clock_source == SOURCE_WALL)
 		return 0;
 
-	/* Read again if the process was interrupted between the clocks. */
-	for (int i = 0; i < 10 && read_time >= CLOCK_JITTER; i++)
-	{
-		TimestampTz before = clock_now();
-
-		difference = GetCurrentTimestamp() - before;
-		read_time = clock_now() - before;
-	}
+	difference = wall_ahead_of_steady() - clock_offset;
 	if (is_jitter(difference))
 		known = 0;
 	else if (!is_jitter(difference - known))
@@ -283,19 +292,15 @@ static void
 start_steady_clock(void)
 {
 	char		boot_id[BOOT_ID_LENGTH + 1];
-	int64		now = read_steady_clock();
 
-	if (now < 0)
+	if (read_steady_clock() < 0)
 		return;
 	clock_source = SOURCE_STEADY;
 	if (!read_boot_id(boot_id))
+		clock_offset = wall_ahead_of_steady();
+	else if (!load_offset(boot_id))
 	{
-		clock_offset = GetCurrentTimestamp() - now;
-		return;
-	}
-	if (!load_offset(boot_id))
-	{
-		clock_offset = GetCurrentTimestamp() - now;
+		clock_offset = wall_ahead_of_steady();
 		save_offset(boot_id);
 	}
 }

@@ -96,7 +96,7 @@ ok(!-e $policy && !-e "$policy.kept", 'a policy that was left is removed');
 			allow_services
 		) &
 		second=$!
-		until grep -q -- '-> FLOCK' /proc/locks; do sleep 0.1; done
+		until grep -qs "^PPid:[[:space:]]*$second\$" /proc/[0-9]*/status; do sleep 0.1; done
 		echo first
 		allow_services
 		wait "$second"

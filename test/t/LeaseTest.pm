@@ -20,6 +20,23 @@ our @EXPORT = qw(
   wait_until_blocked
 );
 
+# The superuser is postgres, whoever runs the tests.
+$ENV{PGUSER} = 'postgres';
+
+my $init_as_anybody = \&PostgreSQL::Test::Cluster::init;
+
+sub init_as_postgres
+{
+	my ($node, %params) = @_;
+
+	return $init_as_anybody->($node, %params, extra => [ '-U', 'postgres', @{ $params{extra} // [] } ]);
+}
+
+{
+	no warnings 'redefine';
+	*PostgreSQL::Test::Cluster::init = \&init_as_postgres;
+}
+
 # Start a server with these lines in its configuration, and the extension in
 # its database postgres.
 sub start_node
