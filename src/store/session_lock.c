@@ -19,10 +19,16 @@
  * substitute, of the user method. The session has ended if both are free at
  * the same time. The session takes back what the server released: the
  * substitute before the locks of a transaction are released, the keeper just
- * after. So it holds one of them at any time. A backend that tests the locks
- * takes the keeper first, and tries the substitute while it holds the keeper.
- * Meanwhile the session cannot take the keeper. If the substitute is free as
- * well, the session holds neither.
+ * after. So it has the keeper whenever a statement runs, and the substitute
+ * while it does not have the keeper.
+ *
+ * A backend that tests the locks takes the substitute first, and tries the
+ * keeper while it holds the substitute. If it gets the substitute, the session
+ * must have the keeper, and cannot give it up: before that, it waits for the
+ * substitute. If the keeper is free as well, the session holds neither. This
+ * order leaves the keeper alone while the session exists. If a test could make
+ * the session fail to take the keeper back, the next pg_advisory_unlock_all()
+ * would end the lease.
  *
  * When a backend exits between transactions, the server does not release
  * session-level locks of the default method. This file does.
@@ -52,7 +58,7 @@
 #include "base/race.h"
 #include "store/session_lock.h"
 
-/* Number of tries to take a lock, since another backend may be testing it. */
+/* Number of tries to take the locks of a new token, which somebody may be testing. */
 #define MAX_TRIES		100
 
 /* Number of locks that a new grant checks, of those that the session has. */
@@ -100,26 +106,29 @@ substitute(int64 token)
 	return token_tag(token, USER_LOCKMETHOD);
 }
 
-/* Take a lock for the session, unless it has it; false if that fails. */
+/* Take a lock for the session; false if another session has it. */
 static bool
-take(LOCKTAG tag, bool report_memory_error)
+take(LOCKTAG tag)
 {
 	for (int i = 0; i < MAX_TRIES; i++)
 	{
-		if (i > 0)
-			pg_usleep(10);
-		if (LockHeldByMe(&tag, ExclusiveLock, false) ||
-			LockAcquireExtended(&tag, ExclusiveLock, true, true, report_memory_error, NULL, false) != LOCKACQUIRE_NOT_AVAIL)
+		if (LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL)
 			return true;
+		pg_usleep(10);
 	}
 	return false;
 }
 
-/* Take a lock back that the server released. If that fails, the end of the next transaction tries again. */
+/*
+ * Take a lock back for the session. Only a backend that tests the lock can have
+ * it, for a moment. While we wait, no other one can take it. Without memory for
+ * the lock, the end of the next transaction tries again.
+ */
 static void
 take_back(LOCKTAG tag)
 {
-	(void) take(tag, false);
+	if (!LockHeldByMe(&tag, ExclusiveLock, false))
+		LockAcquireExtended(&tag, ExclusiveLock, true, false, false, NULL, false);
 }
 
 static void
@@ -142,19 +151,19 @@ is_free_lock(LOCKTAG tag)
 LeaseSession
 session_of_token(int64 token)
 {
-	LOCKTAG		tag = keeper(token);
-	LOCKTAG		other = substitute(token);
+	LOCKTAG		first = substitute(token);
+	LOCKTAG		second = keeper(token);
 	bool		ended;
 
 	if (RecoveryInProgress())
 		return SESSION_ALIVE;
-	if (LockHeldByMe(&tag, ExclusiveLock, false) || LockHeldByMe(&other, ExclusiveLock, false))
+	if (LockHeldByMe(&first, ExclusiveLock, false) || LockHeldByMe(&second, ExclusiveLock, false))
 		return SESSION_MINE;
-	if (LockAcquire(&tag, ShareLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+	if (LockAcquire(&first, ShareLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
 		return SESSION_ALIVE;
-	RACE_POINT("between keeper and substitute");
-	ended = is_free_lock(other);
-	LockRelease(&tag, ShareLock, false);
+	RACE_POINT("between substitute and keeper");
+	ended = is_free_lock(second);
+	LockRelease(&first, ShareLock, false);
 	return ended ? SESSION_ENDED : SESSION_ALIVE;
 }
 
@@ -201,7 +210,7 @@ session_lock_begin(int64 token, const text *resource)
 	MemoryContextSwitchTo(context);
 
 	for (int i = 0; i < (int) lengthof(tags); i++)
-		if (!take(tags[i], true))
+		if (!take(tags[i]))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("token sequence of the lock table was set back"),
