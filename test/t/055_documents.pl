@@ -96,6 +96,7 @@ sub comparable
 		push @lines, $line;
 	}
 	$output = join "\n", @lines;
+	$output =~ s/\((\d+) \w+ \.\. (\d+) \w+\)/($1 .. $2)/g; # 16: ranges have units
 	$output =~ s/\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?[+-]\d\d(:\d\d)?/<time>/g;
 	$output =~ s/\d+(\.\d+)? (ms|milliseconds|seconds)\b/<duration>/g;
 	$output =~ s/\b\d\d:\d\d:\d\d\.\d+/<duration>/g;
