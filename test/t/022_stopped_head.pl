@@ -135,7 +135,7 @@ $released = time;
 is(look($node, q{SELECT lease_release('r', 'holder')}), 't', 'the first and the last are stopped, the lease is released');
 becomes($node, q{SELECT lease_token('r', 'w1') > 0}, 't', 'the second one gets it')
   or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
-cmp_ok(time - $released, '<', 5, 'within a few times of the first');
+cmp_ok(time - $released, '<', 15, 'long before a waiter looks by itself');
 is(answer($sessions[1]), 't', 'it was granted');
 continue_backend($pids[$_]) foreach 0, 3;
 foreach my $n (2, 3, 0)
