@@ -138,11 +138,11 @@ let_go(LOCKTAG tag)
 		LockRelease(&tag, ExclusiveLock, true);
 }
 
-/* Is the lock free now? */
+/* Is the lock free now? False if the server's lock table is full: no error may leave the other lock held. */
 static bool
 is_free_lock(LOCKTAG tag)
 {
-	if (LockAcquire(&tag, ShareLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+	if (LockAcquireExtended(&tag, ShareLock, false, true, false, NULL, false) == LOCKACQUIRE_NOT_AVAIL)
 		return false;
 	LockRelease(&tag, ShareLock, false);
 	return true;

@@ -455,7 +455,7 @@ turns_were_refused(Waiter *waiter, uint32 news_seen)
 	return pg_atomic_read_u32(&waiter->news) != news_seen;
 }
 
-/* Change the state of a waiter for one resource. */
+/* Change the state of a waiter for one resource, which was refused. So it is not called any more. */
 static void
 change_state(Waiter *waiter, TurnState state, TransactionId awaited)
 {
@@ -465,6 +465,7 @@ change_state(Waiter *waiter, TurnState state, TransactionId awaited)
 	LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
 	entry->awaited = awaited;
 	entry_set_state(entry, state);
+	pg_atomic_write_u64(&waiter->called_for, 0);
 	notify_successors(bucket, entry, true);
 	LWLockRelease(&bucket->lock);
 	queue_wake_notified();

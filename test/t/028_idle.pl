@@ -98,6 +98,22 @@ is(look($node, q{SELECT count(lease_release('one', owner)) FROM lease_status WHE
 becomes($node, q{SELECT count(*) FROM lease_waiters}, 298, 'another one gets it');
 cmp_ok(awake($sleeps, (used())[1]), '<=', 15, 'all others sleep on');
 
+# A waiter that was called, and finds that its own owner got the lease, sleeps.
+my @sessions = map { open_session($node) } 0 .. 2;
+@pids = map { $_->query_safe('SELECT pg_backend_pid()') } @sessions;
+$sessions[0]->query_safe(q{SELECT lease_acquire('own', '1 hour', 'writer')});
+foreach my $n (1, 2)
+{
+	begin_query($sessions[$n], q{SELECT lease_acquire_shared('own', '1 hour', 'reader', NULL)});
+	becomes($node, q{SELECT count(*) FROM lease_waiters WHERE resource = 'own'}, $n, "$n of the same owner wait");
+}
+$sessions[0]->query_safe(q{SELECT lease_release('own', 'writer')});
+becomes($node, q{SELECT count(*) FROM lease_waiters WHERE resource = 'own'}, 1, 'one of them gets it');
+($ticks) = used();
+sleep(2);
+($ticks_after) = used();
+cmp_ok($ticks_after - $ticks, '<=', 20, 'the other one uses no time');
+
 look($node, q{SELECT count(pg_terminate_backend(pid)) FROM lease_waiters});
 nothing_left($node, 'all killed');
 eval { $pgbench->finish };
