@@ -296,10 +296,10 @@ COMMENT ON FUNCTION lease_guard() IS
 	'trigger of protected tables: refuses writes unless the owner that lease_lock.owner names holds the lease of the row';
 
 CREATE FUNCTION lease_protect("table" pg_catalog.regclass, resource_template pg_catalog.text,
-		operations pg_catalog.text DEFAULT 'insert, update, delete')
+		operations pg_catalog.text DEFAULT 'insert, update, delete', exclusive pg_catalog.bool DEFAULT false)
 	RETURNS pg_catalog.void
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_protect(pg_catalog.regclass, pg_catalog.text, pg_catalog.text) IS
+COMMENT ON FUNCTION lease_protect(pg_catalog.regclass, pg_catalog.text, pg_catalog.text, pg_catalog.bool) IS
 	'make a table refuse writes to a row unless the writer holds the lease of the row';
 
 CREATE FUNCTION lease_unprotect("table" pg_catalog.regclass)

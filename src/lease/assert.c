@@ -103,13 +103,21 @@ refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim
 					 "because the data may have changed.")));
 }
 
-/* Fail if neither of the asserter's roles may act on the lease. */
+/* Fail if the lease has the wrong mode, or if neither of the asserter's roles may act on it. */
 static void
 require_reliance(const Lease *lease, const Asserter *asserter)
 {
 	if (has_privs_of_role(asserter->role, lease->holder) ||
 		(OidIsValid(asserter->other_role) && has_privs_of_role(asserter->other_role, lease->holder)))
+	{
+		if (asserter->exclusive && lease->mode != MODE_EXCLUSIVE)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("lease on %s is not exclusive", asserted_name(lease->resource, asserter)),
+					 errhint("Acquire an exclusive lease and repeat the work from the start, "
+							 "because the data may have changed.")));
 		return;
+	}
 
 	if (asserter->row_of == NULL)
 		refuse_permission(lease);
