@@ -26,7 +26,7 @@ if (look($node, 'SHOW server_version_num') < 170000)
 
 # A segment is a new file in this folder.
 my $folder = $node->data_dir . '/pg_dynshmem';
-my $no_queue = qr/LOG:  lease_lock has no wait queue: could not open shared memory segment/;
+my $no_queue = qr/LOG:  lease_lock has no shared memory: could not open shared memory segment/;
 
 chmod(0500, $folder) or die "could not change $folder: $!";
 
