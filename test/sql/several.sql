@@ -103,6 +103,7 @@ SELECT count(*) FROM lease_status WHERE resource ~* '^(name|na\sme|n+$)';
 \pset null '(null)'
 TRUNCATE lease_lock;
 SELECT * FROM error_of($$ SELECT lease_acquire_all(NULL, '1 hour', 'ann') $$);
+SELECT * FROM error_of($$ SELECT lease_acquire_all(ARRAY[['a', 'b'], ['c', 'd']], '1 hour', 'ann') $$);
 SELECT * FROM error_of($$ SELECT lease_acquire_all('{}', '1 hour', 'ann') $$);
 SELECT * FROM error_of($$ SELECT lease_acquire_all(ARRAY['a', NULL], '1 hour', 'ann') $$);
 SELECT * FROM error_of($$ SELECT lease_acquire_all(ARRAY['b', 'a', 'c', 'a'], '1 hour', 'ann') $$);
