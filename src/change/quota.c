@@ -26,7 +26,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/superuser_settings.h"
-#include "grant/quota.h"
+#include "change/quota.h"
 #include "rules/rules.h"
 #include "store/store.h"
 
@@ -105,10 +105,11 @@ require_ttl_allowed(const text *resource, const char *what, int64 ttl)
 				 errhint("Use a shorter ttl and renew the lease in time, or ask a superuser to raise the setting.")));
 }
 
-/* Filter: leases of this owner that are held at this time. */
+/* Filter: leases of this owner and role that are held at this time. */
 typedef struct Counted
 {
 	const text *owner;
+	Oid			role;
 	TimestampTz now;
 } Counted;
 
@@ -118,18 +119,18 @@ is_counted(const Lease *lease, const void *arg)
 {
 	const Counted *counted = arg;
 
-	return is_owner(lease, counted->owner) && is_held(lease, counted->now);
+	return is_owner(lease, counted->owner) && lease->holder == counted->role && is_held(lease, counted->now);
 }
 
 /*
- * Count the leases of an owner, and stop above the limit. A lease counts once,
+ * Count the leases of an owner and role, and stop above the limit. A lease counts once,
  * even if several versions of its row, or several slots of its resource, are
  * found.
  */
 static int64
-count_leases(const text *owner, int64 limit)
+count_leases(const text *owner, Oid role, int64 limit)
 {
-	Counted		counted = {owner, clock_now()};
+	Counted		counted = {owner, role, clock_now()};
 	LeaseStore *store = store_open(AccessShareLock);
 	StoreScan  *scan = store_scan(store, is_counted, &counted);
 	Lease		lease;
@@ -159,9 +160,9 @@ count_leases(const text *owner, int64 limit)
  * waiting would not help.
  */
 void
-require_lease_allowed(const text *resource, const text *owner)
+require_lease_allowed(const text *resource, const text *owner, Oid role)
 {
-	if (max_leases_per_owner == 0 || count_leases(owner, max_leases_per_owner) <= max_leases_per_owner)
+	if (max_leases_per_owner == 0 || count_leases(owner, role, max_leases_per_owner) <= max_leases_per_owner)
 		return;
 
 	ereport(ERROR,
