@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * Limits of a session: the longest ttl, and the number of leases per owner.
+ * quota.c
+ *		Limits of a session: the longest ttl, and the number of leases per owner.
  *
  * Only a superuser may change the two settings. They are meant to be set for
  * roles and databases.
@@ -8,7 +9,11 @@
  * A session that hid the superuser's value when it connected gets no leases.
  * See superuser_settings.c.
  *
- * The leases of an owner are counted by reading the table, after the new lease
+ * Leases of an owner count if the same role acquired them. Leases of other
+ * roles under the same owner name do not count. If they did, anybody could use
+ * up the limit of an owner, with leases that the owner cannot release.
+ *
+ * The leases are counted by reading the table, after the new lease
  * was written and before the call returns. Two sessions of the same owner may
  * count at the same time. The session that counts last sees the lease of the
  * other one, committed or not, so together they never exceed the limit.
@@ -123,9 +128,9 @@ is_counted(const Lease *lease, const void *arg)
 }
 
 /*
- * Count the leases of an owner and role, and stop above the limit. A lease counts once,
- * even if several versions of its row, or several slots of its resource, are
- * found.
+ * Count the leases of an owner and role, and stop above the limit. A lease
+ * counts once, even if several versions of its row, or several slots of its
+ * resource, are found.
  */
 static int64
 count_leases(const text *owner, Oid role, int64 limit)
