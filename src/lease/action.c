@@ -52,7 +52,7 @@ begin_action(LeaseStore *store, const text *resource, const Claim *claim, OwnAct
 		*now = clock_now();
 		claimed = look_for_claimed(store, resource, claim, action, rows, *now);
 		if (claimed.row != NULL)
-			require_holder_privileges(&claimed.row->lease);
+			require_role_privileges(&claimed.row->lease);
 		if (claimed.row != NULL && !TransactionIdIsValid(claimed.transaction))
 			return claimed.row;
 
