@@ -59,7 +59,7 @@ refused(const LeaseRequest *request, const Decision *decision)
 	if (request->explain && decision->blocker != NULL && decision->blocker->lease.owner != NULL)
 	{
 		outcome.blocked_by = decision->blocker->lease.owner;
-		outcome.blocked_role = decision->blocker->lease.holder;
+		outcome.blocked_role = decision->blocker->lease.role;
 	}
 	return outcome;
 }
@@ -82,7 +82,7 @@ new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot, int64 last
 		.token = store_next_token(store, last_token),
 		.granted_at = now,
 		.expires_at = end_of_lease(request, now),
-		.holder = GetUserId(),
+		.role = GetUserId(),
 		.xid = GetTopFullTransactionId(),
 		.mode = request->mode,
 		.holds = 1,

@@ -55,7 +55,7 @@ begin_action(LeaseAction *action)
 		claimed = look_for_claimed(action);
 		action->row = claimed.row;
 		if (claimed.row != NULL)
-			require_holder_privileges(&claimed.row->lease);
+			require_role_privileges(&claimed.row->lease);
 		if (claimed.row != NULL && !TransactionIdIsValid(claimed.transaction))
 			break;
 

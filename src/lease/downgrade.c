@@ -29,7 +29,7 @@ require_own_session(const Lease *lease)
 {
 	if (lease->session_pid != 0 && lease->session != SESSION_MINE)
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("lease on \"%s\" cannot be downgraded by this session", text_to_cstring(lease->resource)),
 				 errdetail("It ends with the session that acquired it."),
 				 errhint("Downgrade it in that session.")));

@@ -70,6 +70,7 @@ typedef struct Asserter
 {
 	Oid			role;			/* must have the privileges of the role that acquired the lease, */
 	Oid			other_role;		/* unless this role has them; invalid: no other role */
+	bool		exclusive;		/* shared leases and permits do not suffice */
 	const char *row_of;			/* table that errors name instead of the resource; NULL: none */
 } Asserter;
 

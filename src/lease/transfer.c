@@ -37,7 +37,7 @@ require_no_session(const Lease *lease)
 {
 	if (lease->session_pid != 0)
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("lease on \"%s\" cannot be transferred", text_to_cstring(lease->resource)),
 				 errdetail("It ends with the session that acquired it."),
 				 errhint("Release it, or acquire it without session => true.")));

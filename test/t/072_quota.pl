@@ -56,7 +56,7 @@ is(as('limited', q{SELECT lease_acquire('r', '1 min', 'o'), lease_renew('r', '60
 refused('limited', "SELECT $_", '22023', $too_long, "ttl: beyond it: $_")
   foreach q{lease_acquire('r', '60.001 s', 'o')}, q{lease_acquire('r', '100000 years', 'o')},
   q{lease_acquire('r', '61 s', 'o', '1 s')}, q{lease_renew('r', '1 hour', 'o')};
-refused('limited', q{CALL lease_wait('r', '1 hour', 'o', '1 s', NULL)}, '22023', $too_long, 'ttl: beyond it: lease_wait');
+refused('limited', q{CALL lease_wait('r', '1 hour', 'o', '1 s')}, '22023', $too_long, 'ttl: beyond it: lease_wait');
 is(as('free', q{SELECT lease_acquire('f', '100000 years', 'o')}), 't', 'ttl: other roles have no limit');
 is(as('limited', q{SELECT lease_acquire('r', '250 ms', 'o')}, 'strict'), 't', 'ttl: the limit of a database');
 is(as('free', q{SELECT lease_acquire('r2', '250 ms', 'o')}, 'strict'), 't', 'ttl: for every role');
@@ -70,7 +70,7 @@ clean();
 is(as('limited', $two), 't|t', 'leases: up to the limit');
 refused('limited', $third, '53400', $too_many, 'leases: beyond it');
 refused('limited', q{SELECT lease_acquire('c', '1 min', 'o', '1 min')}, '53400', $too_many, 'leases: beyond it, with a wait');
-refused('limited', q{CALL lease_wait('c', '1 min', 'o', '1 min', NULL)}, '53400', $too_many, 'leases: beyond it, lease_wait');
+refused('limited', q{CALL lease_wait('c', '1 min', 'o', '1 min')}, '53400', $too_many, 'leases: beyond it, lease_wait');
 is($node->safe_psql('postgres', q{SELECT count(*) FROM lease_lock WHERE resource = 'c'}), 0, 'leases: a refused grant leaves no row');
 is(as('limited', q{SELECT lease_acquire('a', '1 min', 'o'), lease_renew('a', '1 min', 'o')}), 'f|t', 'leases: at the limit, a held lease is refused and can be renewed');
 is(as('limited', q{SELECT lease_acquire('d', '1 min', 'p'), lease_acquire('e', '1 min', 'p')}), 't|t', 'leases: another owner has a count of its own');
