@@ -124,7 +124,7 @@ is_counted(const Lease *lease, const void *arg)
 {
 	const Counted *counted = arg;
 
-	return is_owner(lease, counted->owner) && lease->holder == counted->role && is_held(lease, counted->now);
+	return is_owner(lease, counted->owner) && lease->role == counted->role && is_held(lease, counted->now);
 }
 
 /*

@@ -76,7 +76,7 @@ transfer_lease(const text *resource, const text *owner, text *new_owner, int64 *
 	begin_action(&action);
 	if (action.held)
 	{
-		role = action.row->lease.holder;
+		role = action.row->lease.role;
 		require_no_session(&action.row->lease);
 		if (to_another)
 			require_no_other_lease(&action.rows, new_owner, action.now);
