@@ -10,7 +10,7 @@ DECLARE
 BEGIN
 	EXECUTE format('DELETE FROM %s', relation);
 	RETURN NULL;
-EXCEPTION WHEN lock_not_available THEN
+EXCEPTION WHEN invalid_parameter_value THEN
 	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT;
 	RETURN substring(message FROM '"(.*)"');
 END $$;
