@@ -19,6 +19,7 @@
 #include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/sessions.h"
 #include "base/privileges.h"
 #include "grant/durability.h"
 #include "grant/grant.h"
@@ -27,7 +28,6 @@
 #include "purge/purge.h"
 #include "rules/rules.h"
 #include "store/era.h"
-#include "store/session_lock.h"
 #include "wait/wait.h"
 
 static GrantOutcome
@@ -105,12 +105,15 @@ new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot, int64 last
 		.holds = 1,
 		.lock_delay = Max(request->lock_delay, 0),
 		.hold_until = request->min_hold <= 0 ? DT_NOBEGIN : now + request->min_hold,
-		.session_pid = request->session ? MyProcPid : 0,
 		.payload = request->payload
 	};
 
 	if (request->session)
-		session_lock_begin(lease.token, lease.resource);
+	{
+		lease.session_pid = MyProcPid;
+		lease.session_number = session_number();
+		wait_note_session_lease(lease.resource);
+	}
 	return lease;
 }
 
@@ -128,11 +131,7 @@ write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *row
 	if (decision->target == NULL)
 		store_insert(store, &lease);
 	else if (!store_try_update(store, decision->target, &lease))
-	{
-		if (request->session)
-			session_lock_end(lease.token);
 		return false;
-	}
 
 	for (int i = 0; i < rows->count; i++)
 	{
@@ -309,8 +308,6 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 		return outcome;
 
 	store_prepare_token(store);
-	if (request->session)
-		session_lock_tidy(store);
 	do
 	{
 		CHECK_FOR_INTERRUPTS();

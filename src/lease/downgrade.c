@@ -23,20 +23,7 @@
 #include "grant/durability.h"
 #include "lease/lease.h"
 #include "monitor/events.h"
-#include "store/session_lock.h"
 #include "wait/wait.h"
-
-/* Only the session itself can lock the new token. */
-static void
-require_own_session(const Lease *lease)
-{
-	if (lease->session_pid != 0 && lease->session != SESSION_MINE)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("lease on \"%s\" cannot be downgraded by this session", text_to_cstring(lease->resource)),
-				 errdetail("It ends with the session that acquired it."),
-				 errhint("Downgrade it in that session.")));
-}
 
 static int64
 write_downgrade(LeaseStore *store, const LeaseRows *rows, const LeaseRow *row, TimestampTz now)
@@ -50,8 +37,6 @@ write_downgrade(LeaseStore *store, const LeaseRows *rows, const LeaseRow *row, T
 	shared.token = store_next_token(store, last_token(rows));
 	shared.granted_at = now;
 	shared.xid = GetTopFullTransactionId();
-	if (shared.session_pid != 0)
-		session_lock_begin(shared.token, shared.resource);
 
 	make_tombstone(&exclusive, now);
 	forget_assertions(&exclusive);
@@ -87,7 +72,6 @@ downgrade_lease(const text *resource, const text *owner, int64 *token)
 	held = row != NULL && row->lease.mode == MODE_EXCLUSIVE && is_held(&row->lease, now);
 	if (held)
 	{
-		require_own_session(&row->lease);
 		store_look(store, resource, &all);
 		*token = write_downgrade(store, &all, row, now);
 	}
