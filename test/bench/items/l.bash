@@ -1,6 +1,7 @@
 # Other lock services, as a user would run them, under one load generator.
 #
 # shellcheck disable=SC2016 # backquotes of Markdown
+
 # What is compared: name, service of the load generator, and how the server or the session is set up.
 services='durable flushed fast advisory row redis_always redis_everysec etcd zookeeper'
 declare -A service_label=(
