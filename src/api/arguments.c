@@ -20,7 +20,7 @@
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/compat.h"
-#include "grant/quota.h"
+#include "change/quota.h"
 
 /* Maximum number of names in an array. */
 #define MAX_RESOURCES	10000

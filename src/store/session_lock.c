@@ -212,7 +212,7 @@ session_lock_begin(int64 token, const text *resource)
 	for (int i = 0; i < (int) lengthof(tags); i++)
 		if (!take(tags[i]))
 			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 					 errmsg("token sequence of the lock table was set back"),
 					 errdetail("Another session has a lease with token " INT64_FORMAT ".", token),
 					 errhint("Set the sequence above every token that was granted, with setval().")));
