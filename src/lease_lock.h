@@ -59,7 +59,7 @@ typedef struct Lease
 	int64		token;
 	TimestampTz granted_at;
 	TimestampTz expires_at;		/* of a tombstone: free from then on */
-	Oid			holder;			/* role that acquired it */
+	Oid			role;			/* that acquired it */
 	FullTransactionId xid;		/* transaction that granted it */
 	LeaseMode	mode;
 	int32		holds;			/* number of releases that end it */

@@ -82,7 +82,7 @@ lease_renew(PG_FUNCTION_ARGS)
 }
 
 /*
- * lease_renew(resources text[], ttl interval, owner text) returns boolean
+ * lease_renew_several(resources text[], ttl interval, owner text) returns boolean
  */
 Datum
 lease_renew_several(PG_FUNCTION_ARGS)
@@ -91,7 +91,7 @@ lease_renew_several(PG_FUNCTION_ARGS)
 	int64		ttl = ttl_arg(fcinfo, 1, resources.given[0]);
 	text	   *owner = name_arg(fcinfo, 2, "owner");
 
-	require_writable("lease_renew()");
+	require_writable("lease_renew_several()");
 	PG_RETURN_BOOL(renew_leases(resources.sorted, resources.number, ttl, owner));
 }
 
@@ -122,7 +122,7 @@ lease_assert(PG_FUNCTION_ARGS)
 }
 
 /*
- * lease_assert(resource text, token bigint) returns bigint
+ * lease_assert_token(resource text, token bigint) returns bigint
  */
 Datum
 lease_assert_token(PG_FUNCTION_ARGS)
@@ -131,7 +131,7 @@ lease_assert_token(PG_FUNCTION_ARGS)
 	int64		token = token_arg(fcinfo, 1, resource);
 	Claim		claim = {.token = &token};
 
-	require_writable("lease_assert()");
+	require_writable("lease_assert_token()");
 	PG_RETURN_INT64(assert_lease(resource, &claim, &(Asserter) {.role = GetUserId()}));
 }
 

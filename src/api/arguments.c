@@ -21,7 +21,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/sessions.h"
-#include "grant/quota.h"
+#include "change/quota.h"
 
 /* Maximum number of names in an array. */
 #define MAX_RESOURCES	10000

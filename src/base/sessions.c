@@ -93,7 +93,7 @@ require_session_numbers(void)
 {
 	if (!attach_shared_area())
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("no lease can end with its session on this server"),
 				 errdetail("lease_lock has no shared memory."),
 				 errhint("Add lease_lock to shared_preload_libraries and restart the server, or leave out session => true.")));

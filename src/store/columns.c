@@ -25,7 +25,7 @@ lease_from_columns(Lease *lease, const Datum *values, const bool *isnull)
 	lease->token = DatumGetInt64(values[Anum_token - 1]);
 	lease->granted_at = DatumGetTimestampTz(values[Anum_granted_at - 1]);
 	lease->expires_at = DatumGetTimestampTz(values[Anum_expires_at - 1]);
-	lease->holder = DatumGetObjectId(values[Anum_holder - 1]);
+	lease->role = DatumGetObjectId(values[Anum_role - 1]);
 	lease->xid = DatumGetFullTransactionId(values[Anum_xid - 1]);
 	lease->mode = DatumGetChar(values[Anum_mode - 1]);
 	lease->holds = DatumGetInt32(values[Anum_holds - 1]);
@@ -50,7 +50,7 @@ row_from_lease(LeaseStore *store, const Lease *lease)
 	row->tts_values[Anum_token - 1] = Int64GetDatum(lease->token);
 	row->tts_values[Anum_granted_at - 1] = TimestampTzGetDatum(lease->granted_at);
 	row->tts_values[Anum_expires_at - 1] = TimestampTzGetDatum(lease->expires_at);
-	row->tts_values[Anum_holder - 1] = ObjectIdGetDatum(lease->holder);
+	row->tts_values[Anum_role - 1] = ObjectIdGetDatum(lease->role);
 	row->tts_values[Anum_xid - 1] = FullTransactionIdGetDatum(lease->xid);
 	row->tts_values[Anum_mode - 1] = CharGetDatum(lease->mode);
 	row->tts_values[Anum_holds - 1] = Int32GetDatum(lease->holds);

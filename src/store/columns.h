@@ -20,7 +20,7 @@ enum
 	Anum_token,
 	Anum_granted_at,
 	Anum_xid,
-	Anum_holder,
+	Anum_role,
 	Anum_mode,
 	Anum_holds,
 	Anum_lock_delay,

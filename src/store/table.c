@@ -90,7 +90,7 @@ static void
 refuse_altered(Relation table)
 {
 	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 			 errmsg("columns, primary key or persistence of lock table \"%s\" were altered",
 					RelationGetRelationName(table)),
 			 errhint("Undo the change, and keep further data about leases in another table. If the extension was updated, connect again, or restart the server if it preloads the library.")));
@@ -125,7 +125,7 @@ check_table(Relation table)
 	if (table->trigdesc != NULL || table->rd_rules != NULL || table->rd_rel->relrowsecurity ||
 		(desc->constr != NULL && desc->constr->num_check > 0))
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 				 errmsg("lock table \"%s\" has a trigger, a rule, row security or a check constraint",
 						RelationGetRelationName(table)),
 				 errdetail("The lease functions write to the table directly, and would ignore it."),
@@ -161,7 +161,7 @@ check_indexes(Relation table)
 	for (size_t i = 0; i < lengthof(renewed_columns); i++)
 		if (bms_is_member(renewed_columns[i] - FirstLowInvalidHeapAttributeNumber, keys))
 			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 					 errmsg("lock table \"%s\" has a unique index on column \"%s\"",
 							RelationGetRelationName(table),
 							NameStr(TupleDescAttr(RelationGetDescr(table), renewed_columns[i] - 1)->attname)),
@@ -171,7 +171,7 @@ check_indexes(Relation table)
 
 	if (has_exclusion_constraint(table))
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 				 errmsg("lock table \"%s\" has an exclusion constraint", RelationGetRelationName(table)),
 				 errdetail("Its check may wait for other transactions."),
 				 errhint("Drop it, or replace it with a unique index.")));

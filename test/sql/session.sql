@@ -15,7 +15,7 @@ SELECT setval('lease_token_seq', 100);
 -- without a ttl it has no other end; pid and end are shown
 SELECT granted, token, expires_at FROM lease_request('door', NULL, 'ann', session => true);
 -- a server before 17 that does not preload the library has no such leases
-SELECT :'SQLSTATE' = '55000' AS unsupported \gset
+SELECT :'SQLSTATE' = '0A000' AS unsupported \gset
 \if :unsupported
 \pset expanded on
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', session => true) $$);
