@@ -15,6 +15,7 @@
 #include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/race.h"
+#include "base/sessions.h"
 #include "change/durability.h"
 #include "guard/guard.h"
 #include "purge/purge.h"
@@ -36,6 +37,7 @@ _PG_init(void)
 {
 	clock_init();
 	RACE_INIT();
+	sessions_init();
 	store_init();
 	tokens_init();
 	era_init();

@@ -20,6 +20,7 @@
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/sessions.h"
 #include "change/quota.h"
 
 /* Maximum number of names in an array. */
@@ -279,6 +280,8 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 				 errmsg("session for the lease on \"%s\" must not be null", text_to_cstring(request->resource)),
 				 errhint("Give true or false.")));
 	request->session = PG_GETARG_BOOL(session_argno);
+	if (request->session)
+		require_session_numbers();
 	if (request->session && PG_ARGISNULL(ttl_argno))
 	{
 		request->ttl = NO_TTL;

@@ -33,7 +33,6 @@
 
 #include "base/compat.h"
 #include "store/columns.h"
-#include "store/session_lock.h"
 
 /*
  * Columns that a renewal changes. If a unique index made one of them a key
@@ -42,12 +41,12 @@
 static const AttrNumber renewed_columns[] = {Anum_expires_at, Anum_holds, Anum_hold_until, Anum_payload};
 
 static const bool not_null[Natts_lease_lock] = {
-	true, true, false, true, true, true, true, true, true, true, true, false, false, false
+	true, true, false, true, true, true, true, true, true, true, true, false, false, false, false
 };
 
 static const Oid column_types[Natts_lease_lock] = {
 	TEXTOID, INT2OID, TEXTOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, XID8OID, OIDOID,
-	CHAROID, INT4OID, INT8OID, TIMESTAMPTZOID, INT4OID, JSONBOID
+	CHAROID, INT4OID, INT8OID, TIMESTAMPTZOID, INT4OID, INT8OID, JSONBOID
 };
 
 /*
@@ -68,7 +67,6 @@ void
 store_init(void)
 {
 	CacheRegisterRelcacheCallback(forget_objects, (Datum) 0);
-	session_lock_init();
 }
 
 /* Get the OID of a relation of the extension. */
