@@ -62,12 +62,13 @@ CREATE TABLE lease_lock (
 	token pg_catalog.int8 NOT NULL,
 	granted_at pg_catalog.timestamptz NOT NULL,
 	xid pg_catalog.xid8 NOT NULL,
-	holder pg_catalog.oid NOT NULL,
+	role pg_catalog.oid NOT NULL,
 	mode pg_catalog."char" NOT NULL,
 	holds pg_catalog.int4 NOT NULL,
 	lock_delay pg_catalog.int8 NOT NULL,
 	hold_until pg_catalog.timestamptz,
 	session_pid pg_catalog.int4,
+	session_number pg_catalog.int8,
 	payload pg_catalog.jsonb,
 	PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 70);
@@ -98,13 +99,14 @@ COMMENT ON COLUMN lease_lock.owner IS 'NULL: released';
 COMMENT ON COLUMN lease_lock.expires_at IS 'when the lease ends, or ended';
 COMMENT ON COLUMN lease_lock.token IS 'fencing token of the last grant';
 COMMENT ON COLUMN lease_lock.granted_at IS 'when the lease was last granted';
-COMMENT ON COLUMN lease_lock.holder IS 'role that acquired the lease';
+COMMENT ON COLUMN lease_lock.role IS 'role that acquired the lease';
 COMMENT ON COLUMN lease_lock.xid IS 'transaction that granted the lease';
 COMMENT ON COLUMN lease_lock.mode IS 'x exclusive, s shared, p permit';
 COMMENT ON COLUMN lease_lock.holds IS 'how many releases end the lease';
 COMMENT ON COLUMN lease_lock.lock_delay IS 'microseconds after its expiry during which the lease is not granted';
 COMMENT ON COLUMN lease_lock.hold_until IS 'a lease that is released earlier is not granted before this time';
 COMMENT ON COLUMN lease_lock.session_pid IS 'process of the session that the lease ends with; NULL: it does not end with a session';
+COMMENT ON COLUMN lease_lock.session_number IS 'number of that session';
 COMMENT ON COLUMN lease_lock.payload IS 'payload of the lease';
 
 CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
@@ -188,18 +190,12 @@ COMMENT ON FUNCTION lease_request(pg_catalog.text, pg_catalog.interval, pg_catal
 	'acquire a lease of any mode with all options; returns whether it was granted, and if not, what blocks it';
 
 CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
-		wait pg_catalog.interval, INOUT acquired pg_catalog.bool)
-	AS 'MODULE_PATHNAME' LANGUAGE C;
-COMMENT ON PROCEDURE lease_wait(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.bool) IS
-	'acquire a lease like lease_acquire, but wait without a snapshot, committing before each sleep';
-
-CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
-		wait pg_catalog.interval, INOUT acquired pg_catalog.bool, INOUT token pg_catalog.int8,
-		INOUT expires_at pg_catalog.timestamptz, mode pg_catalog.text DEFAULT 'exclusive',
+		wait pg_catalog.interval, INOUT acquired pg_catalog.bool DEFAULT NULL, INOUT token pg_catalog.int8 DEFAULT NULL,
+		INOUT expires_at pg_catalog.timestamptz DEFAULT NULL, mode pg_catalog.text DEFAULT 'exclusive',
 		permits pg_catalog.int4 DEFAULT NULL, if_own pg_catalog.text DEFAULT 'refuse',
 		min_hold pg_catalog.interval DEFAULT NULL, lock_delay pg_catalog.interval DEFAULT NULL,
 		payload pg_catalog.jsonb DEFAULT NULL, session pg_catalog.bool DEFAULT false)
-	AS 'MODULE_PATHNAME', 'lease_wait_request' LANGUAGE C;
+	AS 'MODULE_PATHNAME' LANGUAGE C;
 COMMENT ON PROCEDURE lease_wait(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.bool, pg_catalog.int8, pg_catalog.timestamptz, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb, pg_catalog.bool) IS
 	'acquire a lease of any mode with all options of lease_request, but wait without a snapshot, committing before each sleep';
 
@@ -253,10 +249,10 @@ CREATE FUNCTION lease_renew(resource pg_catalog.text, ttl pg_catalog.interval, o
 COMMENT ON FUNCTION lease_renew(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int8) IS
 	'extend a lease that this owner still holds with this token to at least ttl from now; true when it is held';
 
-CREATE FUNCTION lease_renew(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text)
+CREATE FUNCTION lease_renew_several(resources pg_catalog.text[], ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
-	AS 'MODULE_PATHNAME', 'lease_renew_several' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_renew(pg_catalog.text[], pg_catalog.interval, pg_catalog.text) IS
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_renew_several(pg_catalog.text[], pg_catalog.interval, pg_catalog.text) IS
 	'extend the leases on all of these resources to at least ttl from now, or none; true when this owner holds all of them';
 
 CREATE FUNCTION lease_renew_all(ttl pg_catalog.interval, owner pg_catalog.text)
@@ -283,10 +279,10 @@ CREATE FUNCTION lease_assert(resource pg_catalog.text, owner pg_catalog.text)
 COMMENT ON FUNCTION lease_assert(pg_catalog.text, pg_catalog.text) IS
 	'fail unless this owner holds the lease, and keep it from being lost until the transaction ends; its fencing token';
 
-CREATE FUNCTION lease_assert(resource pg_catalog.text, token pg_catalog.int8)
+CREATE FUNCTION lease_assert_token(resource pg_catalog.text, token pg_catalog.int8)
 	RETURNS pg_catalog.int8
-	AS 'MODULE_PATHNAME', 'lease_assert_token' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_assert(pg_catalog.text, pg_catalog.int8) IS
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_assert_token(pg_catalog.text, pg_catalog.int8) IS
 	'fail unless the lease is held with this token, and keep it from being lost until the transaction ends; the token';
 
 CREATE FUNCTION lease_guard()
@@ -296,10 +292,10 @@ COMMENT ON FUNCTION lease_guard() IS
 	'trigger of protected tables: refuses writes unless the owner that lease_lock.owner names holds the lease of the row';
 
 CREATE FUNCTION lease_protect("table" pg_catalog.regclass, resource_template pg_catalog.text,
-		operations pg_catalog.text DEFAULT 'insert, update, delete')
+		operations pg_catalog.text DEFAULT 'insert, update, delete', exclusive pg_catalog.bool DEFAULT false)
 	RETURNS pg_catalog.void
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_protect(pg_catalog.regclass, pg_catalog.text, pg_catalog.text) IS
+COMMENT ON FUNCTION lease_protect(pg_catalog.regclass, pg_catalog.text, pg_catalog.text, pg_catalog.bool) IS
 	'make a table refuse writes to a row unless the writer holds the lease of the row';
 
 CREATE FUNCTION lease_unprotect("table" pg_catalog.regclass)
@@ -326,11 +322,11 @@ REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
  * that could release the lease anyway, and to roles that may see the activity
  * of others.
  */
-CREATE FUNCTION lease_session_ended(token pg_catalog.int8)
+CREATE FUNCTION lease_session_ended(session_number pg_catalog.int8)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION lease_session_ended(pg_catalog.int8) IS
-	'whether the session of the lease with this token has ended';
+	'whether the session with this number has ended';
 
 /* Times beyond the year 9999, which many clients cannot read, are shown as infinity. */
 CREATE VIEW lease_status AS
@@ -361,7 +357,7 @@ SELECT
 		ELSE l.expires_at OPERATOR(pg_catalog.+) c.lock_delay OPERATOR(pg_catalog.+) c.difference
 	END AS free_at,
 	CASE WHEN l.owner IS NULL THEN 0 ELSE l.holds END AS holds,
-	pg_catalog.pg_get_userbyid(l.holder) AS holder,
+	pg_catalog.pg_get_userbyid(l.role) AS role,
 	l.xid,
 	CASE WHEN c.shown THEN l.payload END AS payload,
 	CASE WHEN l.owner IS NOT NULL AND NOT c.ended THEN l.session_pid END AS session_pid
@@ -371,8 +367,8 @@ FROM lease_lock AS l
 			pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) d.difference AS now,
 			d.difference,
 			CAST(l.lock_delay AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS lock_delay,
-			l.owner IS NOT NULL AND l.session_pid IS NOT NULL AND lease_session_ended(l.token) AS ended,
-			pg_catalog.pg_has_role(l.holder, 'USAGE'::pg_catalog.text)
+			l.owner IS NOT NULL AND l.session_number IS NOT NULL AND lease_session_ended(l.session_number) AS ended,
+			pg_catalog.pg_has_role(l.role, 'USAGE'::pg_catalog.text)
 				OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE'::pg_catalog.text) AS shown
 		FROM lease_clock_difference() AS d(difference)
 	) AS c
@@ -454,11 +450,11 @@ BEGIN ATOMIC
 				ELSE COALESCE(b.node, 'transaction ' OPERATOR(pg_catalog.||) w.blocked_by_xid::pg_catalog.text)
 			END AS node,
 			CASE WHEN w.blocked_by_xid IS NULL THEN s.owner ELSE b.owner END AS owner,
-			CASE WHEN w.blocked_by_xid IS NULL THEN s.holder ELSE b.role END AS role,
+			CASE WHEN w.blocked_by_xid IS NULL THEN s.role ELSE b.role END AS role,
 			w.blocked_by_xid AS xid
 		FROM waiter AS w
 			LEFT JOIN LATERAL (
-				SELECT l.resource, l.owner, l.holder FROM lease_status AS l
+				SELECT l.resource, l.owner, l.role FROM lease_status AS l
 				WHERE l.resource OPERATOR(pg_catalog.=) w.resource AND l.state OPERATOR(pg_catalog.=) 'held'
 				ORDER BY l.slot LIMIT 1
 			) AS s ON true

@@ -15,11 +15,12 @@
 #include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/race.h"
-#include "grant/durability.h"
+#include "base/sessions.h"
+#include "change/durability.h"
 #include "guard/guard.h"
 #include "purge/purge.h"
 #include "monitor/events.h"
-#include "grant/quota.h"
+#include "change/quota.h"
 #include "monitor/stats.h"
 #include "store/era.h"
 #include "monitor/watches.h"
@@ -36,6 +37,7 @@ _PG_init(void)
 {
 	clock_init();
 	RACE_INIT();
+	sessions_init();
 	store_init();
 	tokens_init();
 	era_init();

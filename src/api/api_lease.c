@@ -11,9 +11,9 @@
 
 #include "api/api.h"
 #include "base/compat.h"
+#include "base/sessions.h"
 #include "lease/lease.h"
 #include "purge/purge.h"
-#include "store/session_lock.h"
 
 PG_FUNCTION_INFO_V1(lease_release);
 PG_FUNCTION_INFO_V1(lease_release_all);
@@ -82,7 +82,7 @@ lease_renew(PG_FUNCTION_ARGS)
 }
 
 /*
- * lease_renew(resources text[], ttl interval, owner text) returns boolean
+ * lease_renew_several(resources text[], ttl interval, owner text) returns boolean
  */
 Datum
 lease_renew_several(PG_FUNCTION_ARGS)
@@ -91,7 +91,7 @@ lease_renew_several(PG_FUNCTION_ARGS)
 	int64		ttl = ttl_arg(fcinfo, 1, resources.given[0]);
 	text	   *owner = name_arg(fcinfo, 2, "owner");
 
-	require_writable("lease_renew()");
+	require_writable("lease_renew_several()");
 	PG_RETURN_BOOL(renew_leases(resources.sorted, resources.number, ttl, owner));
 }
 
@@ -122,7 +122,7 @@ lease_assert(PG_FUNCTION_ARGS)
 }
 
 /*
- * lease_assert(resource text, token bigint) returns bigint
+ * lease_assert_token(resource text, token bigint) returns bigint
  */
 Datum
 lease_assert_token(PG_FUNCTION_ARGS)
@@ -131,7 +131,7 @@ lease_assert_token(PG_FUNCTION_ARGS)
 	int64		token = token_arg(fcinfo, 1, resource);
 	Claim		claim = {.token = &token};
 
-	require_writable("lease_assert()");
+	require_writable("lease_assert_token()");
 	PG_RETURN_INT64(assert_lease(resource, &claim, &(Asserter) {.role = GetUserId()}));
 }
 
@@ -226,10 +226,10 @@ lease_purge(PG_FUNCTION_ARGS)
 }
 
 /*
- * lease_session_ended(token bigint) returns boolean
+ * lease_session_ended(session_number bigint) returns boolean
  */
 Datum
 lease_session_ended(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(session_of_token(PG_GETARG_INT64(0)) == SESSION_ENDED);
+	PG_RETURN_BOOL(session_state(PG_GETARG_INT64(0)) == SESSION_ENDED);
 }

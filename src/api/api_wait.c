@@ -24,7 +24,6 @@
 #include "wait/wait.h"
 
 PG_FUNCTION_INFO_V1(lease_wait);
-PG_FUNCTION_INFO_V1(lease_wait_request);
 PG_FUNCTION_INFO_V1(lease_waiters);
 
 /* The role that lease_wait() was called as. */
@@ -49,9 +48,9 @@ commit_before_sleep(void)
 				 errhint("Use SET ROLE.")));
 }
 
-/* Acquire a lease, waiting without a transaction. Argument 3 is the time to wait. */
+/* Acquire a lease, waiting without a transaction. */
 static GrantOutcome
-wait_for_lease(FunctionCallInfo fcinfo, LeaseRequest *request)
+wait_for_lease(FunctionCallInfo fcinfo, LeaseRequest *request, int64 wait)
 {
 	CallContext *call_context = (CallContext *) fcinfo->context;
 	GrantOutcome outcome;
@@ -65,38 +64,9 @@ wait_for_lease(FunctionCallInfo fcinfo, LeaseRequest *request)
 
 	calling_role = GetUserId();
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	outcome = acquire_any(request, &request->resource, 1, wait_arg(fcinfo, 3, request->resource), commit_before_sleep);
+	outcome = acquire_any(request, &request->resource, 1, wait, commit_before_sleep);
 	SPI_finish();
 	return outcome;
-}
-
-static LeaseRequest
-request_args(FunctionCallInfo fcinfo)
-{
-	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
-
-	request.resource = name_arg(fcinfo, 0, "resource");
-	request.owner = name_arg(fcinfo, 2, "owner");
-	wait_arg(fcinfo, 3, request.resource);	/* check it before the other options */
-	return request;
-}
-
-/*
- * lease_wait(resource text, ttl interval, owner text, wait interval, INOUT acquired boolean)
- */
-Datum
-lease_wait(PG_FUNCTION_ARGS)
-{
-	LeaseRequest request = request_args(fcinfo);
-	TupleDesc	desc;
-	Datum		acquired;
-	bool		isnull = false;
-
-	request.ttl = ttl_arg(fcinfo, 1, request.resource);
-	get_call_result_type(fcinfo, NULL, &desc);
-	BlessTupleDesc(desc);
-	acquired = BoolGetDatum(wait_for_lease(fcinfo, &request).result == GRANTED);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, &acquired, &isnull)));
 }
 
 /*
@@ -105,18 +75,22 @@ lease_wait(PG_FUNCTION_ARGS)
  *			  if_own text, min_hold interval, lock_delay interval, payload jsonb, session boolean)
  */
 Datum
-lease_wait_request(PG_FUNCTION_ARGS)
+lease_wait(PG_FUNCTION_ARGS)
 {
-	LeaseRequest request = request_args(fcinfo);
+	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
 	GrantOutcome outcome;
+	int64		wait;
 	TupleDesc	desc;
 	Datum		values[3];
 	bool		isnull[3] = {false};
 
+	request.resource = name_arg(fcinfo, 0, "resource");
+	request.owner = name_arg(fcinfo, 2, "owner");
+	wait = wait_arg(fcinfo, 3, request.resource);
 	request_options(fcinfo, 1, 7, &request);
 	get_call_result_type(fcinfo, NULL, &desc);
-	BlessTupleDesc(desc);
-	outcome = wait_for_lease(fcinfo, &request);
+	BlessTupleDesc(desc);		/* now: the commit of a wait ends the snapshot */
+	outcome = wait_for_lease(fcinfo, &request, wait);
 
 	values[0] = BoolGetDatum(outcome.result == GRANTED);
 	values[1] = Int64GetDatum(outcome.token);
@@ -180,7 +154,7 @@ put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 	isnull[5] = several;		/* it is in several lines */
 	values[6] = TimestampTzGetDatum(readable_time(clock_wall_time(waiter->deadline)));
 	values[7] = lease == NULL ? (Datum) 0 : PointerGetDatum(lease->owner);
-	isnull[7] = lease == NULL || !may_see_owner(lease->holder);
+	isnull[7] = lease == NULL || !may_see_owner(lease->role);
 	isnull[8] = listed->obstacles.transactions == NIL;
 	values[8] = isnull[8] ? (Datum) 0 :
 		TransactionIdGetDatum((TransactionId) linitial_int(listed->obstacles.transactions));

@@ -22,7 +22,7 @@
 bool
 may_act(const Lease *lease)
 {
-	return has_privs_of_role(GetUserId(), lease->holder);
+	return has_privs_of_role(GetUserId(), lease->role);
 }
 
 /*
@@ -30,9 +30,9 @@ may_act(const Lease *lease)
  * may see the activity of others in pg_stat_activity may do so, too.
  */
 bool
-role_sees_owner(Oid viewer, Oid holder)
+role_sees_owner(Oid viewer, Oid role)
 {
-	return has_privs_of_role(viewer, holder) ||
+	return has_privs_of_role(viewer, role) ||
 		has_privs_of_role(viewer, ROLE_PG_READ_ALL_STATS);
 }
 
@@ -43,7 +43,7 @@ may_see_owner(Oid role)
 }
 
 void
-require_holder_privileges(const Lease *lease)
+require_role_privileges(const Lease *lease)
 {
 	if (!may_act(lease))
 		refuse_permission(lease);
@@ -53,13 +53,13 @@ require_holder_privileges(const Lease *lease)
 void
 refuse_permission(const Lease *lease)
 {
-	const char *holder = GetUserNameFromId(lease->holder, true);
+	const char *role = GetUserNameFromId(lease->role, true);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied for lease on \"%s\"", text_to_cstring(lease->resource)),
-			 holder ? errdetail("It was acquired by role \"%s\".", holder) :
+			 role ? errdetail("It was acquired by role \"%s\".", role) :
 			 errdetail("It was acquired by a role that was dropped."),
-			 holder ? errhint("Act as a role that has the privileges of that role.") :
+			 role ? errhint("Act as a role that has the privileges of that role.") :
 			 errhint("Wait until it expires, or ask a superuser to release it.")));
 }

@@ -1,66 +1,183 @@
 /*-------------------------------------------------------------------------
  *
  * shared_memory.c
- *		Areas of shared memory that exist when the library is preloaded.
+ *		The area of shared memory that the processes of a server share.
+ *
+ * The area is created when the library is preloaded, and from PostgreSQL 17 on
+ * also without preloading, by the first session that needs it. A server that
+ * cannot create it does without: waiters look at their leases every
+ * lease_lock.poll_interval, nothing is counted, and no lease can end with its
+ * session.
+ *
+ * Each module has a part of the area. A process attaches to all parts or to
+ * none.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
+#include "base/clock.h"
+#include "base/compat.h"
 #include "base/shared_memory.h"
+#include "base/subxact.h"
 
-#define MAX_AREAS	4
+#define MAX_PARTS		6
 
-static const SharedArea *areas[MAX_AREAS];
-static int	nareas = 0;
+/* Time until the next attempt to attach, after a failure. */
+#define ATTACH_PAUSE	(60 * USECS_PER_SEC)
+
+/* A part begins with the number of the tranche of its locks. */
+#define HEADER_SIZE		MAXALIGN(sizeof(int))
+
+static const SharedPart *parts[MAX_PARTS];
+static int	nparts = 0;
+static bool attached = false;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
-static void
-request_areas(void)
+static Size
+size_of_part(const SharedPart *part)
 {
-	if (prev_shmem_request_hook)
-		prev_shmem_request_hook();
-	for (int i = 0; i < nareas; i++)
-		RequestAddinShmemSpace(areas[i]->size());
+	return add_size(HEADER_SIZE, part->size());
+}
+
+/* Fill a new part. */
+static void
+create_part(const SharedPart *part, void *memory)
+{
+	int			tranche = LWLockNewTrancheId("lease_lock");
+
+	memset(memory, 0, size_of_part(part));
+	*(int *) memory = tranche;
+	part->create((char *) memory + HEADER_SIZE, tranche);
+}
+
+/* Let the modules of this process use their parts. */
+static void
+use_parts(void *memories[])
+{
+	for (int i = 0; i < nparts; i++)
+	{
+		REGISTER_TRANCHE(*(int *) memories[i], "lease_lock");
+		*parts[i]->memory = (char *) memories[i] + HEADER_SIZE;
+	}
+	attached = true;
 }
 
 static void
-attach_areas(void)
+request_area(void)
 {
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+	for (int i = 0; i < nparts; i++)
+		RequestAddinShmemSpace(size_of_part(parts[i]));
+}
+
+static void
+start_area(void)
+{
+	void	   *memories[MAX_PARTS];
+
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	for (int i = 0; i < nareas; i++)
+	for (int i = 0; i < nparts; i++)
 	{
 		bool		found;
-		void	   *memory = ShmemInitStruct(areas[i]->name, areas[i]->size(), &found);
 
-		areas[i]->attach(memory, !found);
+		memories[i] = ShmemInitStruct(parts[i]->name, size_of_part(parts[i]), &found);
+		if (!found)
+			create_part(parts[i], memories[i]);
 	}
+	use_parts(memories);
 	LWLockRelease(AddinShmemInitLock);
 }
 
 void
-request_shared_area(const SharedArea *area)
+add_shared_part(const SharedPart *part)
 {
-	if (!process_shared_preload_libraries_in_progress)
-		return;
-
-	if (nareas == 0)
+	if (process_shared_preload_libraries_in_progress && nparts == 0)
 	{
 		prev_shmem_request_hook = shmem_request_hook;
-		shmem_request_hook = request_areas;
+		shmem_request_hook = request_area;
 		prev_shmem_startup_hook = shmem_startup_hook;
-		shmem_startup_hook = attach_areas;
+		shmem_startup_hook = start_area;
 	}
-	Assert(nareas < MAX_AREAS);
-	areas[nareas++] = area;
+	Assert(nparts < MAX_PARTS);
+	parts[nparts++] = part;
+}
+
+#if PG_VERSION_NUM >= 170000
+
+/* The part that is being attached, for create_segment(). */
+static const SharedPart *this_part;
+
+static void
+create_segment(DSM_INIT_ARGS)
+{
+	create_part(this_part, ptr);
+}
+
+/* SubtransactionWork */
+static bool
+attach_segments(void *arg)
+{
+	void	   *memories[MAX_PARTS];
+
+	for (int i = 0; i < nparts; i++)
+	{
+		bool		found;
+
+		this_part = parts[i];
+		memories[i] = GetNamedDSMSegment(parts[i]->name, size_of_part(parts[i]), create_segment, &found, NULL);
+	}
+	use_parts(memories);
+	return true;
+}
+
+/*
+ * Attach to the segments, or create them. A failure leaves a lock of the server's
+ * DSM registry held, which only the end of a (sub)transaction releases. At the
+ * end of a session there is no transaction, and nothing to share.
+ */
+static void
+attach_or_do_without(void)
+{
+	static int64 pause_until = 0;
+	ErrorData  *error;
+
+	if (clock_monotonic() < pause_until || !IsTransactionState())
+		return;
+
+	error = run_subtransaction(attach_segments, NULL);
+	if (error == NULL)
+		return;
+	pause_until = clock_monotonic() + ATTACH_PAUSE;
+	ereport(LOG,
+			(errmsg("lease_lock has no shared memory: %s", error->message),
+			 errhint("Waiters look at their leases every lease_lock.poll_interval, in no order, and no lease can end with its session.")));
+	FreeErrorData(error);
+}
+#endif
+
+/*
+ * Attaching may allocate memory. So a transaction that needs the area at its
+ * end attaches before that.
+ */
+bool
+attach_shared_area(void)
+{
+#if PG_VERSION_NUM >= 170000
+	if (!attached)
+		attach_or_do_without();
+#endif
+	return attached;
 }

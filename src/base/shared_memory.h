@@ -1,21 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * shared_memory.h
- *		Areas of shared memory that exist when the library is preloaded.
+ *		The area of shared memory that the processes of a server share.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef LEASE_LOCK_SHARED_MEMORY_H
 #define LEASE_LOCK_SHARED_MEMORY_H
 
-typedef struct SharedArea
+/* What one module has in the area. */
+typedef struct SharedPart
 {
-	const char *name;
+	const char *name;			/* its number changes with the layout, because two builds of the library may be in use */
 	Size		(*size) (void);
-	void		(*attach) (void *memory, bool is_new);	/* also fills it when it is new */
-} SharedArea;
+	void		(*create) (void *memory, int tranche);	/* fills it once; tranche is for its locks */
+	void	  **memory;			/* set in each process that attaches; NULL before */
+} SharedPart;
 
-/* To be called at load time; the area must be a constant. */
-extern void request_shared_area(const SharedArea *area);
+/* To be called at load time; the part must be a constant. */
+extern void add_shared_part(const SharedPart *part);
+
+/* Attach this process; false if the server has no such area. */
+extern bool attach_shared_area(void);
 
 #endif							/* LEASE_LOCK_SHARED_MEMORY_H */

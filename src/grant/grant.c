@@ -16,18 +16,15 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
-#include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/sessions.h"
 #include "base/privileges.h"
-#include "grant/durability.h"
+#include "change/change.h"
+#include "change/quota.h"
 #include "grant/grant.h"
-#include "grant/quota.h"
-#include "monitor/events.h"
-#include "purge/purge.h"
 #include "rules/rules.h"
 #include "store/era.h"
-#include "store/session_lock.h"
 #include "wait/wait.h"
 
 static GrantOutcome
@@ -62,23 +59,9 @@ refused(const LeaseRequest *request, const Decision *decision)
 	if (request->explain && decision->blocker != NULL && decision->blocker->lease.owner != NULL)
 	{
 		outcome.blocked_by = decision->blocker->lease.owner;
-		outcome.blocked_role = decision->blocker->lease.holder;
+		outcome.blocked_role = decision->blocker->lease.role;
 	}
 	return outcome;
-}
-
-static GrantOutcome
-granted(const Lease *lease, const Lease *former)
-{
-	note_grant(lease, former);
-	forget_assertions(lease);
-	purge_note_grant();
-	durable_write();
-	return (GrantOutcome) {
-		.result = GRANTED,
-		.token = lease->token,
-		.expires_at = lease->expires_at
-	};
 }
 
 /* The end of a lease that begins now. */
@@ -99,41 +82,33 @@ new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot, int64 last
 		.token = store_next_token(store, last_token),
 		.granted_at = now,
 		.expires_at = end_of_lease(request, now),
-		.holder = GetUserId(),
+		.role = GetUserId(),
 		.xid = GetTopFullTransactionId(),
 		.mode = request->mode,
 		.holds = 1,
 		.lock_delay = Max(request->lock_delay, 0),
 		.hold_until = request->min_hold <= 0 ? DT_NOBEGIN : now + request->min_hold,
-		.session_pid = request->session ? MyProcPid : 0,
 		.payload = request->payload
 	};
 
 	if (request->session)
-		session_lock_begin(lease.token, lease.resource);
+	{
+		lease.session_pid = MyProcPid;
+		lease.session_number = session_number();
+		wait_note_session_lease(lease.resource);
+	}
 	return lease;
 }
 
-/*
- * Write what the decision to grant names: the lease, and tombstones of what it
- * takes over. Returns false, with nothing written, if somebody locked the row
- * by hand since the look.
- */
-static bool
+/* Write what the decision to grant names: the lease, and tombstones of what it takes over. */
+static GrantOutcome
 write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *rows,
-			const Decision *decision, TimestampTz now, GrantOutcome *outcome)
+			const Decision *decision, TimestampTz now)
 {
 	Lease		lease = new_lease(store, request, decision->slot, last_token(rows), now);
 
-	if (decision->target == NULL)
-		store_insert(store, &lease);
-	else if (!store_try_update(store, decision->target, &lease))
-	{
-		if (request->session)
-			session_lock_end(lease.token);
-		return false;
-	}
-
+	change_lease(store, decision->target, &lease, CHANGE_GRANT,
+				 decision->former ? &decision->former->lease : NULL);
 	for (int i = 0; i < rows->count; i++)
 	{
 		Lease		ended = rows->row[i].lease;
@@ -141,14 +116,9 @@ write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *row
 		if (&rows->row[i] == decision->target || !takes_over(request, &rows->row[i]))
 			continue;
 		make_tombstone(&ended, now);
-		store_update(store, &rows->row[i], &ended);
+		change_lease(store, &rows->row[i], &ended, CHANGE_REPLACE, NULL);
 	}
-
-	/* A shared lease or permit may leave room for the next waiter. */
-	wait_note_change(request->resource,
-					 request->mode == MODE_EXCLUSIVE ? free_from(&lease) : DT_NOBEGIN);
-	*outcome = granted(&lease, decision->former ? &decision->former->lease : NULL);
-	return true;
+	return (GrantOutcome) {.result = GRANTED, .token = lease.token, .expires_at = lease.expires_at};
 }
 
 /* Count one more acquisition of a lease that the owner holds. It must be released once more, too. */
@@ -182,30 +152,22 @@ renew_as_requested(Lease *lease, const LeaseRequest *request, TimestampTz now)
 static GrantOutcome
 write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow *row, TimestampTz now)
 {
+	bool		renews = request->if_own == IF_OWN_RENEW;
 	Lease		lease = row->lease;
-	GrantOutcome outcome = {
-		.result = GRANTED,
-		.reason = request->if_own == IF_OWN_RENEW ? REASON_RENEWED : REASON_COUNTED,
-		.token = lease.token
-	};
 
-	if (request->if_own == IF_OWN_RENEW)
+	if (renews)
 		renew_as_requested(&lease, request, now);
 	else
 		count_once_more(&lease, request, now);
 	if (request->payload != (Datum) 0)
 		lease.payload = request->payload;
-	wait_note_change(lease.resource, free_from(&lease));
-	store_update(store, row, &lease);
-
-	outcome.expires_at = lease.expires_at;
-	if (request->if_own == IF_OWN_RENEW)
-		note_renewal(&lease);
-	else
-		note_grant(&lease, NULL);
-	forget_assertions(&lease);
-	durable_write();
-	return outcome;
+	change_lease(store, row, &lease, renews ? CHANGE_RENEW : CHANGE_COUNT_UP, NULL);
+	return (GrantOutcome) {
+		.result = GRANTED,
+		.reason = renews ? REASON_RENEWED : REASON_COUNTED,
+		.token = lease.token,
+		.expires_at = lease.expires_at
+	};
 }
 
 /*
@@ -303,33 +265,25 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 	Decision	decision;
 	GrantOutcome outcome;
 	TimestampTz now;
-	bool		decided;
 
 	if (is_too_early(store, &outcome) || is_refused_at_once(store, request, &outcome))
 		return outcome;
 
 	store_prepare_token(store);
-	if (request->session)
-		session_lock_tidy(store);
-	do
-	{
-		CHECK_FOR_INTERRUPTS();
 
-		lock_resource(request->resource);
-		now = clock_now();
-		store_look(store, request->resource, &rows);
-		decision = decide(&rows, request, now);
-		decided = true;
-		if (decision.verdict == VERDICT_GRANT)
-			decided = write_grant(store, request, &rows, &decision, now, &outcome);
-		else if (may_reacquire(&decision))
-			outcome = write_reacquired(store, request, decision.target, now);
-		else
-			outcome = refused(request, &decision);
-		unlock_resource(request->resource);
-	} while (!decided);
+	lock_resource(request->resource);
+	now = clock_now();
+	store_look(store, request->resource, &rows);
+	decision = decide(&rows, request, now);
+	if (decision.verdict == VERDICT_GRANT)
+		outcome = write_grant(store, request, &rows, &decision, now);
+	else if (may_reacquire(&decision))
+		outcome = write_reacquired(store, request, decision.target, now);
+	else
+		outcome = refused(request, &decision);
+	unlock_resource(request->resource);
 
 	if (decision.verdict == VERDICT_GRANT)
-		require_lease_allowed(request->resource, request->owner);
+		require_lease_allowed(request->resource, request->owner, GetUserId());
 	return outcome;
 }

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/subxact.h"
+#include "change/change.h"
 #include "grant/grant.h"
 #include "purge/purge.h"
 #include "monitor/stats.h"
@@ -153,7 +154,7 @@ restart_lease(LeaseStore *store, const LeaseRequest *request)
 	lease = claimed.row->lease;
 	lease.granted_at = clock_now();
 	lease.expires_at = lease.granted_at + request->ttl;
-	store_update(store, claimed.row, &lease);
+	change_lease(store, claimed.row, &lease, CHANGE_RESTART, NULL);
 	unlock_resource(request->resource);
 }
 

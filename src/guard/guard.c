@@ -20,6 +20,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_trigger.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -39,6 +40,7 @@ PG_FUNCTION_INFO_V1(lease_guard);
 typedef struct Guard
 {
 	Template   *template;
+	bool		exclusive;		/* shared leases and permits do not suffice */
 	StringInfoData name;
 	uint64		losses;			/* assertions_lost() when the remembered row passed */
 	uint64		settings;		/* settings at that time */
@@ -167,10 +169,11 @@ check_trigger(FunctionCallInfo fcinfo)
 				 errmsg("trigger \"%s\" with lease_guard() must be BEFORE ... FOR EACH ROW, or BEFORE TRUNCATE",
 						call->tg_trigger->tgname),
 				 errhint("Call lease_protect() to protect a table.")));
-	if (call->tg_trigger->tgnargs != 1)
+	if (call->tg_trigger->tgnargs != 1 &&
+		(call->tg_trigger->tgnargs != 2 || strcmp(call->tg_trigger->tgargs[1], "exclusive") != 0))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("trigger \"%s\" with lease_guard() must have one argument, a template",
+				 errmsg("trigger \"%s\" with lease_guard() must have as arguments a template and, if wanted, 'exclusive'",
 						call->tg_trigger->tgname),
 				 errhint("Call lease_protect() to protect a table.")));
 }
@@ -190,6 +193,7 @@ get_guard(FunctionCallInfo fcinfo)
 	context = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 	guard = palloc0(sizeof(Guard));
 	guard->template = template_of_trigger(call->tg_trigger, call->tg_relation);
+	guard->exclusive = call->tg_trigger->tgnargs == 2;
 	initStringInfo(&guard->name);
 	MemoryContextSwitchTo(context);
 
@@ -197,9 +201,21 @@ get_guard(FunctionCallInfo fcinfo)
 	return guard;
 }
 
+/*
+ * Refuse TRUNCATE of a table whose rows are guarded. A partition that was
+ * detached from a protected table has lost its row trigger.
+ */
 static void
-refuse_truncate(Relation table)
+guard_truncate(const TriggerData *call)
 {
+	Relation	table = call->tg_relation;
+	bool		guarded = false;
+
+	for (int i = 0; i < table->trigdesc->numtriggers && !guarded; i++)
+		guarded = table->trigdesc->triggers[i].tgfoid == call->tg_trigger->tgfoid &&
+			TRIGGER_FOR_ROW(table->trigdesc->triggers[i].tgtype);
+	if (!guarded)
+		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 			 errmsg("cannot truncate protected table \"%s\"", RelationGetRelationName(table)),
@@ -247,12 +263,13 @@ assert_for_row(Guard *guard, Relation table, const text *resource)
 	Asserter	asserter = {
 		.role = writing_role(),
 		.other_role = GetOuterUserId(),
+		.exclusive = guard->exclusive,
 		.row_of = hides_name(guard) ? RelationGetRelationName(table) : NULL
 	};
 
 	if (session_owner == NULL)
 		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("no owner is named for the lease on %s", asserted_name(resource, &asserter)),
 				 errdetail("The setting \"lease_lock.owner\" is empty."),
 				 errhint("Acquire the lease, and in the transaction that writes, "
@@ -299,7 +316,7 @@ guard_row(Guard *guard, const TriggerData *call)
 }
 
 /*
- * lease_guard('template') returns trigger
+ * lease_guard('template' [, 'exclusive']) returns trigger
  *
  * An update that moves a row from one lease to another needs both leases.
  */
@@ -315,7 +332,10 @@ lease_guard(PG_FUNCTION_ARGS)
 	};
 
 	if (TRIGGER_FIRED_BY_TRUNCATE(call->tg_event))
-		refuse_truncate(call->tg_relation);
+	{
+		guard_truncate(call);
+		PG_RETURN_POINTER(NULL);
+	}
 	PreventCommandIfReadOnly("a write to a protected table");
 
 	error_context_stack = &context;

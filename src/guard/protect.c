@@ -8,8 +8,10 @@
  *
  * The row trigger fires last of its kind, because triggers fire in the order
  * of their names. So other triggers can still change the columns that name the
- * lease. The TRUNCATE trigger is created on each partition as well, because
- * statement triggers are not inherited.
+ * lease. The server copies it to partitions, and drops the copy when a
+ * partition is detached. The TRUNCATE trigger is created on each partition,
+ * because statement triggers are not inherited. It stays when a partition is
+ * detached, but has an effect only beside a row trigger.
  *
  *-------------------------------------------------------------------------
  */
@@ -43,6 +45,8 @@ PG_FUNCTION_INFO_V1(lease_unprotect);
 /* These names sort after all names that begin with a letter. */
 #define ROW_TRIGGER			"~lease_guard"
 #define TRUNCATE_TRIGGER	"~lease_guard_truncate"
+
+#define OPERATIONS_HINT		"Name one or more of insert, update and delete, separated by commas."
 
 /* Operations on a protected table, as a set. */
 enum
@@ -78,7 +82,7 @@ parse_operations(const text *list)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("operations to protect a table against are not valid: \"%s\"", text_to_cstring(list)),
-				 errhint("Name one or more of insert, update and delete, separated by commas.")));
+				 errhint("%s", OPERATIONS_HINT)));
 	return operations;
 }
 
@@ -160,7 +164,7 @@ run_utility(const char *statement)
 }
 
 static void
-create_row_trigger(Oid table, const char *function, const char *template, int operations)
+create_row_trigger(Oid table, const char *function, const char *arguments, int operations)
 {
 	const char *separator = "";
 	StringInfoData sql;
@@ -177,41 +181,73 @@ create_row_trigger(Oid table, const char *function, const char *template, int op
 		separator = " OR ";
 	}
 	appendStringInfo(&sql, " ON %s FOR EACH ROW EXECUTE FUNCTION %s(%s)",
-					 qualified_name(table), function, quote_literal_cstr(template));
+					 qualified_name(table), function, arguments);
 	run_utility(sql.data);
 }
 
 static void
-create_truncate_trigger(Oid table, const char *function, const char *template)
+create_truncate_trigger(Oid table, const char *function, const char *arguments)
 {
 	run_utility(psprintf("CREATE TRIGGER \"" TRUNCATE_TRIGGER "\" BEFORE TRUNCATE ON %s "
 						 "FOR EACH STATEMENT EXECUTE FUNCTION %s(%s)",
-						 qualified_name(table), function, quote_literal_cstr(template)));
+						 qualified_name(table), function, arguments));
 }
 
-static void
-drop_trigger(Oid table, const char *name)
-{
-	run_utility(psprintf("DROP TRIGGER %s ON %s", quote_identifier(name), qualified_name(table)));
-}
-
-/* Names of a table's triggers that call the function, for this kind of event. */
+/* Names of a table's triggers that call the function: row triggers, or those for TRUNCATE. */
 static List *
-triggers_of(Relation table, Oid function, int16 event)
+triggers_of(Oid relid, Oid function, bool for_rows)
 {
+	Relation	table = table_open(relid, NoLock);
 	List	   *names = NIL;
 
 	for (int i = 0; table->trigdesc != NULL && i < table->trigdesc->numtriggers; i++)
 	{
 		const Trigger *trigger = &table->trigdesc->triggers[i];
 
-		if (trigger->tgfoid == function && (trigger->tgtype & event) != 0)
+		if (trigger->tgfoid == function && TRIGGER_FOR_ROW(trigger->tgtype) == for_rows)
 			names = lappend(names, pstrdup(trigger->tgname));
 	}
+	table_close(table, NoLock);
 	return names;
 }
 
-#define ROW_EVENTS	(TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE | TRIGGER_TYPE_DELETE)
+static void
+drop_triggers(Oid table, List *names)
+{
+	ListCell   *cell;
+
+	foreach(cell, names)
+		run_utility(psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(cell)), qualified_name(table)));
+}
+
+/*
+ * Refuse a table if it, or a partition of it, is protected already. The server
+ * copies row triggers to partitions, so the two would have the same name.
+ */
+static void
+check_unprotected(Oid table, List *inheritors, Oid guard)
+{
+	ListCell   *cell;
+
+	foreach(cell, inheritors)
+	{
+		Oid			relid = lfirst_oid(cell);
+
+		if (triggers_of(relid, guard, true) == NIL)
+			continue;
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 relid == table ?
+				 errmsg("table \"%s\" is already protected", get_rel_name(table)) :
+				 errmsg("cannot protect \"%s\": its partition \"%s\" is already protected",
+						get_rel_name(table), get_rel_name(relid)),
+				 relid != table ?
+				 errhint("Call lease_unprotect() for the partition first.") :
+				 get_rel_relispartition(table) ?
+				 errhint("Call lease_unprotect() first, for the table that it is a partition of if that one is protected.") :
+				 errhint("Call lease_unprotect() first to protect it in another way.")));
+	}
+}
 
 /* Get the trigger function in the schema of the extension. */
 static Oid
@@ -222,55 +258,57 @@ guard_function(Oid schema)
 	return LookupFuncName(name, 0, NULL, false);
 }
 
-static char *
-text_arg(FunctionCallInfo fcinfo, int argno, const char *what)
+static void
+require_value(FunctionCallInfo fcinfo, int argno, const char *what, const char *hint)
 {
 	if (PG_ARGISNULL(argno))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", what)));
-	return text_to_cstring(PG_GETARG_TEXT_PP(argno));
-}
-
-static Oid
-table_arg(FunctionCallInfo fcinfo, int argno)
-{
-	if (PG_ARGISNULL(argno))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("table to protect must not be null")));
-	return PG_GETARG_OID(argno);
+				 errmsg("%s must not be null", what),
+				 errhint("%s", hint)));
 }
 
 /*
- * lease_protect("table" regclass, resource_template text, operations text) returns void
+ * lease_protect("table" regclass, resource_template text, operations text, exclusive boolean) returns void
  */
 Datum
 lease_protect(PG_FUNCTION_ARGS)
 {
-	Oid			relid = table_arg(fcinfo, 0);
-	char	   *template = text_arg(fcinfo, 1, "template of the leases of a table");
-	int			operations = parse_operations(cstring_to_text(text_arg(fcinfo, 2, "operations to protect a table against")));
 	Oid			schema = get_func_namespace(fcinfo->flinfo->fn_oid);
 	Oid			guard = guard_function(schema);
 	const char *function = quote_qualified_identifier(get_namespace_name(schema), get_func_name(guard));
-	Relation	table = open_own_table(relid);
-	List	   *inheritors = find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
+	Oid			relid;
+	const char *template;
+	const char *arguments;
+	int			operations;
+	Relation	table;
+	List	   *inheritors;
 	ListCell   *cell;
 
+	require_value(fcinfo, 0, "table to protect", "Give the name of a table.");
+	require_value(fcinfo, 1, "template of the leases of a table", TEMPLATE_HINT);
+	require_value(fcinfo, 2, "operations to protect a table against", OPERATIONS_HINT);
+	require_value(fcinfo, 3, "exclusive", "Give true or false.");
+	relid = PG_GETARG_OID(0);
+	template = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	operations = parse_operations(PG_GETARG_TEXT_PP(2));
+	arguments = psprintf(PG_GETARG_BOOL(3) ? "%s, 'exclusive'" : "%s", quote_literal_cstr(template));
+
+	table = open_own_table(relid);
+	inheritors = find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
 	check_protectable(table, schema, inheritors);
 	template_for_table(template, table);
-	if (triggers_of(table, guard, ROW_EVENTS | TRIGGER_TYPE_TRUNCATE) != NIL)
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("table \"%s\" is already protected", RelationGetRelationName(table)),
-				 errhint("Call lease_unprotect() first to protect it in another way.")));
+	check_unprotected(relid, inheritors, guard);
 
 	SPI_connect();
-	create_row_trigger(relid, function, template, operations);
-	if ((operations & GUARD_DELETE) != 0)
-		foreach(cell, inheritors)
-			create_truncate_trigger(lfirst_oid(cell), function, template);
+	create_row_trigger(relid, function, arguments, operations);
+	foreach(cell, inheritors)
+	{
+		/* A partition that was detached from a protected table still has its TRUNCATE trigger. */
+		drop_triggers(lfirst_oid(cell), triggers_of(lfirst_oid(cell), guard, false));
+		if ((operations & GUARD_DELETE) != 0)
+			create_truncate_trigger(lfirst_oid(cell), function, arguments);
+	}
 	SPI_finish();
 
 	table_close(table, NoLock);
@@ -279,34 +317,35 @@ lease_protect(PG_FUNCTION_ARGS)
 
 /*
  * lease_unprotect("table" regclass) returns boolean
+ *
+ * With the row triggers of a partitioned table the server drops the copies in
+ * its partitions. A table that has a row trigger then is protected on its own,
+ * and keeps its TRUNCATE trigger.
  */
 Datum
 lease_unprotect(PG_FUNCTION_ARGS)
 {
-	Oid			relid = table_arg(fcinfo, 0);
 	Oid			guard = guard_function(get_func_namespace(fcinfo->flinfo->fn_oid));
-	Relation	table = open_own_table(relid);
-	List	   *rows = triggers_of(table, guard, ROW_EVENTS);
-	List	   *inheritors = find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
-	bool		was_protected = rows != NIL;
+	Oid			relid;
+	Relation	table;
+	List	   *inheritors;
+	List	   *rows;
 	ListCell   *cell;
-	ListCell   *name;
+
+	require_value(fcinfo, 0, "table to unprotect", "Give the name of a table.");
+	relid = PG_GETARG_OID(0);
+	table = open_own_table(relid);
+	inheritors = table->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ?
+		find_all_inheritors(relid, ShareRowExclusiveLock, NULL) : list_make1_oid(relid);
+	rows = triggers_of(relid, guard, true);
 
 	SPI_connect();
-	foreach(name, rows)
-		drop_trigger(relid, lfirst(name));
+	drop_triggers(relid, rows);
 	foreach(cell, inheritors)
-	{
-		Relation	inheritor = table_open(lfirst_oid(cell), NoLock);
-		List	   *truncates = triggers_of(inheritor, guard, TRIGGER_TYPE_TRUNCATE);
-
-		table_close(inheritor, NoLock);
-		was_protected |= truncates != NIL;
-		foreach(name, truncates)
-			drop_trigger(lfirst_oid(cell), lfirst(name));
-	}
+		if (triggers_of(lfirst_oid(cell), guard, true) == NIL)
+			drop_triggers(lfirst_oid(cell), triggers_of(lfirst_oid(cell), guard, false));
 	SPI_finish();
 
 	table_close(table, NoLock);
-	PG_RETURN_BOOL(was_protected);
+	PG_RETURN_BOOL(rows != NIL);
 }

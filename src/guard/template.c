@@ -76,8 +76,7 @@ refuse_syntax(const char *text, const char *problem)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("lease template \"%s\" is not valid: %s", text, problem),
-			 errhint("Name the resource like 'workitem:{id}', with names of columns in braces; "
-					 "{{ and }} stand for braces.")));
+			 errhint("%s", TEMPLATE_HINT)));
 }
 
 /* The type by which append_value() writes a value; InvalidOid for an unsupported type. */

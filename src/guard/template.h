@@ -13,6 +13,9 @@
 #include "utils/relcache.h"
 #include "utils/reltrigger.h"
 
+#define TEMPLATE_HINT \
+	"Name the resource like 'workitem:{id}', with names of columns in braces; {{ and }} stand for braces."
+
 typedef struct Template Template;
 
 extern void template_init(void);

@@ -21,44 +21,56 @@
 /*
  * Read the rows that are needed to find the lease that the claim means. If the
  * row that this session wrote last is a held lease that the claim means, no
- * other row can matter.
+ * other row can matter, unless the lease gets a new token.
  */
 static ClaimedLease
-look_for_claimed(LeaseStore *store, const text *resource, const Claim *claim, OwnAction action,
-				 LeaseRows *rows, TimestampTz now)
+look_for_claimed(LeaseAction *action)
 {
-	if (!store_peek(store, resource, rows) || find_held(rows, claim, now) == NULL)
-		store_look(store, resource, rows);
-	return find_claimed(rows, claim, action, now);
+	if (action->gives_token || !store_peek(action->store, action->resource, &action->rows) ||
+		find_held(&action->rows, &action->claim, action->now) == NULL)
+		store_look(action->store, action->resource, &action->rows);
+	return find_claimed(&action->rows, &action->claim, action->kind, action->now);
 }
 
 /*
- * Find the lease that the claim means, and lock its resource. Returns NULL,
- * without the lock, if there is no such lease. The row was read under the
- * lock, and the time just before that. The other rows of the resource may be
- * missing in *rows.
+ * Find the lease that the claim means. If there is one, this locks the
+ * resource and reads the rows under the lock. The other rows of the resource
+ * may be missing, unless the lease gets a new token. The caller must call
+ * end_action().
  */
-const LeaseRow *
-begin_action(LeaseStore *store, const text *resource, const Claim *claim, OwnAction action,
-			 LeaseRows *rows, TimestampTz *now)
+void
+begin_action(LeaseAction *action)
 {
+	ClaimedLease claimed;
+
+	action->store = store_open(RowExclusiveLock);
+	if (action->gives_token)
+		store_prepare_token(action->store);
 	for (;;)
 	{
-		ClaimedLease claimed;
-
 		CHECK_FOR_INTERRUPTS();
 
-		lock_resource(resource);
-		*now = clock_now();
-		claimed = look_for_claimed(store, resource, claim, action, rows, *now);
+		lock_resource(action->resource);
+		action->now = clock_now();
+		claimed = look_for_claimed(action);
+		action->row = claimed.row;
 		if (claimed.row != NULL)
-			require_holder_privileges(&claimed.row->lease);
+			require_role_privileges(&claimed.row->lease);
 		if (claimed.row != NULL && !TransactionIdIsValid(claimed.transaction))
-			return claimed.row;
+			break;
 
-		unlock_resource(resource);
+		unlock_resource(action->resource);
 		if (claimed.row == NULL)
-			return NULL;
+			break;
 		store_wait_for(claimed.transaction);
 	}
+	action->held = action->row != NULL && is_held(&action->row->lease, action->now);
+}
+
+void
+end_action(LeaseAction *action)
+{
+	if (action->row != NULL)
+		unlock_resource(action->resource);
+	store_close(action->store);
 }

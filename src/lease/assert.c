@@ -47,7 +47,7 @@ describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 	if (claim->owner != NULL && is_owner(lease, claim->owner))
 		return psprintf("That owner holds it with token " INT64_FORMAT " %s.",
 						lease->token, how_long);
-	if (may_act(lease) && has_privs_of_role(GetOuterUserId(), lease->holder))
+	if (may_act(lease) && has_privs_of_role(GetOuterUserId(), lease->role))
 		return psprintf("Owner %s holds it with token " INT64_FORMAT " %s.",
 						quote_name(lease->owner), lease->token, how_long);
 	return psprintf("Another owner holds it %s.", how_long);
@@ -90,7 +90,7 @@ refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim
 	char	   *name = asserted_name(resource, asserter);
 
 	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 claim->owner == NULL ?
 			 errmsg("lease on %s with token " INT64_FORMAT " is not held", name, *claim->token) :
 			 claim->token == NULL ?
@@ -103,13 +103,21 @@ refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim
 					 "because the data may have changed.")));
 }
 
-/* Fail if neither of the asserter's roles may act on the lease. */
+/* Fail if the lease has the wrong mode, or if neither of the asserter's roles may act on it. */
 static void
 require_reliance(const Lease *lease, const Asserter *asserter)
 {
-	if (has_privs_of_role(asserter->role, lease->holder) ||
-		(OidIsValid(asserter->other_role) && has_privs_of_role(asserter->other_role, lease->holder)))
+	if (has_privs_of_role(asserter->role, lease->role) ||
+		(OidIsValid(asserter->other_role) && has_privs_of_role(asserter->other_role, lease->role)))
+	{
+		if (asserter->exclusive && lease->mode != MODE_EXCLUSIVE)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("lease on %s is not exclusive", asserted_name(lease->resource, asserter)),
+					 errhint("Acquire an exclusive lease and repeat the work from the start, "
+							 "because the data may have changed.")));
 		return;
+	}
 
 	if (asserter->row_of == NULL)
 		refuse_permission(lease);

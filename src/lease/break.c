@@ -9,12 +9,10 @@
 
 #include "miscadmin.h"
 
-#include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "change/change.h"
 #include "lease/lease.h"
-#include "monitor/events.h"
-#include "wait/wait.h"
 
 /* End every lease on the resource, which is locked; returns whether there was one. */
 static bool
@@ -29,11 +27,8 @@ end_all(LeaseStore *store, const LeaseRows *rows, TimestampTz now)
 
 		if (is_open(row) || is_free(&lease, now))
 			continue;
-		note_break(&row->lease);
 		make_tombstone(&lease, now);
-		forget_assertions(&lease);
-		wait_note_change(lease.resource, lease.expires_at);
-		store_update(store, row, &lease);
+		change_lease(store, row, &lease, CHANGE_BREAK, &row->lease);
 		broken = true;
 	}
 	return broken;

@@ -17,52 +17,28 @@
 #include "access/xact.h"
 #include "utils/builtins.h"
 
-#include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/compat.h"
-#include "grant/durability.h"
+#include "change/change.h"
 #include "lease/lease.h"
-#include "monitor/events.h"
-#include "store/session_lock.h"
-#include "wait/wait.h"
 
-/* Only the session itself can lock the new token. */
-static void
-require_own_session(const Lease *lease)
-{
-	if (lease->session_pid != 0 && lease->session != SESSION_MINE)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("lease on \"%s\" cannot be downgraded by this session", text_to_cstring(lease->resource)),
-				 errdetail("It ends with the session that acquired it."),
-				 errhint("Downgrade it in that session.")));
-}
-
+/* Write the shared lease to a lease slot of its own. The exclusive lease becomes a tombstone. */
 static int64
-write_downgrade(LeaseStore *store, const LeaseRows *rows, const LeaseRow *row, TimestampTz now)
+write_downgrade(const LeaseAction *action)
 {
-	const LeaseRow *seat = free_seat(rows, now);
-	Lease		exclusive = row->lease;
-	Lease		shared = row->lease;
+	const LeaseRow *seat = free_seat(&action->rows, action->now);
+	Lease		exclusive = action->row->lease;
+	Lease		shared = action->row->lease;
 
 	shared.mode = MODE_SHARED;
-	shared.slot = seat ? seat->lease.slot : unused_slot(rows);
-	shared.token = store_next_token(store, last_token(rows));
-	shared.granted_at = now;
+	shared.slot = seat ? seat->lease.slot : unused_slot(&action->rows);
+	shared.token = store_next_token(action->store, last_token(&action->rows));
+	shared.granted_at = action->now;
 	shared.xid = GetTopFullTransactionId();
-	if (shared.session_pid != 0)
-		session_lock_begin(shared.token, shared.resource);
 
-	make_tombstone(&exclusive, now);
-	forget_assertions(&exclusive);
-	note_downgrade(&shared, &row->lease);
-	wait_note_change(shared.resource, DT_NOBEGIN);
-	store_update(store, row, &exclusive);
-	if (seat != NULL)
-		store_update(store, seat, &shared);
-	else
-		store_insert(store, &shared);
-	durable_write();
+	make_tombstone(&exclusive, action->now);
+	change_lease(action->store, action->row, &exclusive, CHANGE_REPLACE, NULL);
+	change_lease(action->store, seat, &shared, CHANGE_DOWNGRADE, &action->row->lease);
 	return shared.token;
 }
 
@@ -74,25 +50,18 @@ write_downgrade(LeaseStore *store, const LeaseRows *rows, const LeaseRow *row, T
 bool
 downgrade_lease(const text *resource, const text *owner, int64 *token)
 {
-	LeaseStore *store = store_open(RowExclusiveLock);
-	Claim		claim = {.owner = owner};
-	LeaseRows	rows;
-	LeaseRows	all;
-	TimestampTz now;
-	const LeaseRow *row;
-	bool		held;
+	LeaseAction action = {
+		.resource = resource,
+		.claim = {.owner = owner},
+		.kind = ACTION_END,
+		.gives_token = true
+	};
+	bool		downgraded;
 
-	store_prepare_token(store);
-	row = begin_action(store, resource, &claim, ACTION_END, &rows, &now);
-	held = row != NULL && row->lease.mode == MODE_EXCLUSIVE && is_held(&row->lease, now);
-	if (held)
-	{
-		require_own_session(&row->lease);
-		store_look(store, resource, &all);
-		*token = write_downgrade(store, &all, row, now);
-	}
-	if (row != NULL)
-		unlock_resource(resource);
-	store_close(store);
-	return held;
+	begin_action(&action);
+	downgraded = action.held && action.row->lease.mode == MODE_EXCLUSIVE;
+	if (downgraded)
+		*token = write_downgrade(&action);
+	end_action(&action);
+	return downgraded;
 }

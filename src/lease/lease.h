@@ -13,9 +13,25 @@
 #include "rules/rules.h"
 #include "store/store.h"
 
-/* action.c: what all actions on an owner's lease begin with */
-extern const LeaseRow *begin_action(LeaseStore *store, const text *resource, const Claim *claim,
-									OwnAction action, LeaseRows *rows, TimestampTz *now);
+/* action.c: what all actions on an owner's lease begin and end with */
+typedef struct LeaseAction
+{
+	/* Given by the caller. */
+	const text *resource;
+	Claim		claim;
+	OwnAction	kind;
+	bool		gives_token;	/* the lease gets a new token */
+
+	/* Set by begin_action(). */
+	LeaseStore *store;
+	LeaseRows	rows;			/* of the resource */
+	const LeaseRow *row;		/* the lease that the claim means; NULL: there is none */
+	bool		held;			/* there is one, and it has not expired */
+	TimestampTz now;			/* read under the resource lock, before the rows */
+} LeaseAction;
+
+extern void begin_action(LeaseAction *action);
+extern void end_action(LeaseAction *action);
 
 /* release.c */
 extern bool release_lease(const text *resource, const Claim *claim);
@@ -28,7 +44,7 @@ typedef struct OwnLease
 	int64		token;
 } OwnLease;
 
-extern List *find_own_leases(LeaseStore *store, const text *owner);
+extern List *find_own_leases(const text *owner);
 
 /* renew.c */
 extern bool renew_lease(const text *resource, int64 ttl, const Claim *claim);
@@ -42,7 +58,7 @@ extern bool downgrade_lease(const text *resource, const text *owner, int64 *toke
 extern bool set_payload(const text *resource, const text *owner, Datum payload);
 
 /* transfer.c */
-extern bool transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token);
+extern bool transfer_lease(const text *resource, const text *owner, text *new_owner, int64 *token);
 
 /* break.c */
 extern bool break_leases(const text *resource);
@@ -54,6 +70,7 @@ typedef struct Asserter
 {
 	Oid			role;			/* must have the privileges of the role that acquired the lease, */
 	Oid			other_role;		/* unless this role has them; invalid: no other role */
+	bool		exclusive;		/* shared leases and permits do not suffice */
 	const char *row_of;			/* table that errors name instead of the resource; NULL: none */
 } Asserter;
 

@@ -35,8 +35,9 @@ compare_resources(const ListCell *a, const ListCell *b)
  * of the same owner do not deadlock.
  */
 List *
-find_own_leases(LeaseStore *store, const text *owner)
+find_own_leases(const text *owner)
 {
+	LeaseStore *store = store_open(RowExclusiveLock);
 	StoreScan  *scan = store_scan(store, is_own, owner);
 	List	   *found = NIL;
 	ItemPointerData tid;
@@ -51,6 +52,7 @@ find_own_leases(LeaseStore *store, const text *owner)
 		found = lappend(found, own);
 	}
 	store_end_scan(scan);
+	store_close(store);
 	list_sort(found, compare_resources);
 	return found;
 }

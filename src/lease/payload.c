@@ -8,7 +8,7 @@
 #include "postgres.h"
 
 #include "base/compat.h"
-#include "grant/durability.h"
+#include "change/change.h"
 #include "lease/lease.h"
 
 /*
@@ -19,23 +19,16 @@
 bool
 set_payload(const text *resource, const text *owner, Datum payload)
 {
-	LeaseStore *store = store_open(RowExclusiveLock);
-	Claim		claim = {.owner = owner};
-	LeaseRows	rows;
-	TimestampTz now;
-	const LeaseRow *row = begin_action(store, resource, &claim, ACTION_PROLONG, &rows, &now);
-	bool		held = row != NULL && is_held(&row->lease, now);
+	LeaseAction action = {.resource = resource, .claim = {.owner = owner}, .kind = ACTION_PROLONG};
 
-	if (held)
+	begin_action(&action);
+	if (action.held)
 	{
-		Lease		lease = row->lease;
+		Lease		lease = action.row->lease;
 
 		lease.payload = payload;
-		store_update(store, row, &lease);
-		durable_write();
+		change_lease(action.store, action.row, &lease, CHANGE_PAYLOAD, NULL);
 	}
-	if (row != NULL)
-		unlock_resource(resource);
-	store_close(store);
-	return held;
+	end_action(&action);
+	return action.held;
 }

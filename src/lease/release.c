@@ -7,38 +7,12 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "base/assertion_cache.h"
-#include "base/clock.h"
 #include "base/compat.h"
-#include "grant/durability.h"
+#include "change/change.h"
+#include "change/durability.h"
 #include "lease/lease.h"
-#include "monitor/events.h"
-#include "wait/wait.h"
-
-/* Write a tombstone. With min_hold, it may be free only later. */
-static void
-end_lease(LeaseStore *store, const LeaseRow *row, TimestampTz now)
-{
-	Lease		lease = row->lease;
-
-	note_release(&row->lease);
-	make_tombstone(&lease, Max(now, lease.hold_until));
-	forget_assertions(&lease);
-	wait_note_change(lease.resource, lease.expires_at);
-	store_update(store, row, &lease);
-}
-
-static void
-count_down(LeaseStore *store, const LeaseRow *row)
-{
-	Lease		lease = row->lease;
-
-	lease.holds--;
-	store_update(store, row, &lease);
-}
 
 typedef enum ReleaseDepth
 {
@@ -47,20 +21,29 @@ typedef enum ReleaseDepth
 } ReleaseDepth;
 
 static bool
-release(LeaseStore *store, const text *resource, const Claim *claim, ReleaseDepth depth)
+release(const text *resource, const Claim *claim, ReleaseDepth depth)
 {
-	LeaseRows	rows;
-	TimestampTz now;
-	const LeaseRow *row = begin_action(store, resource, claim, ACTION_END, &rows, &now);
+	LeaseAction action = {.resource = resource, .claim = *claim, .kind = ACTION_END};
 
-	if (row == NULL)
-		return false;
-	if (depth == RELEASE_ONE_HOLD && row->lease.holds > 1 && is_held(&row->lease, now))
-		count_down(store, row);
-	else
-		end_lease(store, row, now);
-	unlock_resource(resource);
-	return true;
+	durable_release_begins();
+	begin_action(&action);
+	if (action.row != NULL)
+	{
+		Lease		lease = action.row->lease;
+
+		if (depth == RELEASE_ONE_HOLD && lease.holds > 1 && action.held)
+		{
+			lease.holds--;
+			change_lease(action.store, action.row, &lease, CHANGE_COUNT_DOWN, NULL);
+		}
+		else
+		{
+			make_tombstone(&lease, Max(action.now, lease.hold_until));	/* min_hold may keep it */
+			change_lease(action.store, action.row, &lease, CHANGE_RELEASE, &action.row->lease);
+		}
+	}
+	end_action(&action);
+	return action.row != NULL;
 }
 
 /*
@@ -71,15 +54,7 @@ release(LeaseStore *store, const text *resource, const Claim *claim, ReleaseDept
 bool
 release_lease(const text *resource, const Claim *claim)
 {
-	LeaseStore *store = store_open(RowExclusiveLock);
-	bool		released;
-
-	durable_release_begins();
-	released = release(store, resource, claim, RELEASE_ONE_HOLD);
-	if (released)
-		durable_release();
-	store_close(store);
-	return released;
+	return release(resource, claim, RELEASE_ONE_HOLD);
 }
 
 /*
@@ -94,29 +69,23 @@ release_lease(const text *resource, const Claim *claim)
 int64
 release_all_leases(const text *owner)
 {
-	LeaseStore *store = store_open(RowExclusiveLock);
-	List	   *own_leases = find_own_leases(store, owner);
+	List	   *own_leases = find_own_leases(owner);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lease release", ALLOCSET_SMALL_SIZES);
 	MemoryContext caller_context = MemoryContextSwitchTo(context);
 	int64		released = 0;
 	ListCell   *cell;
 
-	durable_release_begins();
 	foreach(cell, own_leases)
 	{
 		const OwnLease *own = lfirst(cell);
 		Claim		claim = {.owner = owner, .token = &own->token};
 
-		if (release(store, own->resource, &claim, RELEASE_ALL_HOLDS))
+		if (release(own->resource, &claim, RELEASE_ALL_HOLDS))
 			released++;
 		MemoryContextReset(context);
 	}
 
-	if (released > 0)
-		durable_release();
-
 	MemoryContextSwitchTo(caller_context);
 	MemoryContextDelete(context);
-	store_close(store);
 	return released;
 }

@@ -11,10 +11,8 @@
 
 #include "base/compat.h"
 #include "base/subxact.h"
-#include "grant/durability.h"
+#include "change/change.h"
 #include "lease/lease.h"
-#include "monitor/events.h"
-#include "wait/wait.h"
 
 /*
  * Extend a held lease to at least ttl from now; false if it is not held. Does
@@ -24,26 +22,18 @@
 bool
 renew_lease(const text *resource, int64 ttl, const Claim *claim)
 {
-	LeaseStore *store = store_open(RowExclusiveLock);
-	LeaseRows	rows;
-	TimestampTz now;
-	const LeaseRow *row = begin_action(store, resource, claim, ACTION_PROLONG, &rows, &now);
-	bool		renewed = row != NULL && is_held(&row->lease, now);
+	LeaseAction action = {.resource = resource, .claim = *claim, .kind = ACTION_PROLONG};
 
-	if (renewed)
+	begin_action(&action);
+	if (action.held)
 	{
-		Lease		lease = row->lease;
+		Lease		lease = action.row->lease;
 
-		lease.expires_at = Max(lease.expires_at, now + ttl);
-		wait_note_change(resource, free_from(&lease));
-		store_update(store, row, &lease);
-		note_renewal(&lease);
-		durable_write();
+		lease.expires_at = Max(lease.expires_at, action.now + ttl);
+		change_lease(action.store, action.row, &lease, CHANGE_RENEW, NULL);
 	}
-	if (row != NULL)
-		unlock_resource(resource);
-	store_close(store);
-	return renewed;
+	end_action(&action);
+	return action.held;
 }
 
 /* Several leases of an owner that are renewed together. */
@@ -96,14 +86,12 @@ renew_leases(text **resources, int nresources, int64 ttl, const text *owner)
 int64
 renew_all_leases(int64 ttl, const text *owner)
 {
-	LeaseStore *store = store_open(RowExclusiveLock);
-	List	   *own_leases = find_own_leases(store, owner);
+	List	   *own_leases = find_own_leases(owner);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lease renewal", ALLOCSET_SMALL_SIZES);
 	MemoryContext caller_context = MemoryContextSwitchTo(context);
 	int64		renewed = 0;
 	ListCell   *cell;
 
-	store_close(store);
 	foreach(cell, own_leases)
 	{
 		const OwnLease *own = lfirst(cell);

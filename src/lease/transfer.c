@@ -10,13 +10,10 @@
 #include "access/xact.h"
 #include "utils/builtins.h"
 
-#include "base/assertion_cache.h"
 #include "base/compat.h"
-#include "grant/durability.h"
-#include "grant/quota.h"
+#include "change/change.h"
+#include "change/quota.h"
 #include "lease/lease.h"
-#include "monitor/events.h"
-#include "wait/wait.h"
 
 /* An owner has at most one lease on a resource. */
 static void
@@ -40,27 +37,24 @@ require_no_session(const Lease *lease)
 {
 	if (lease->session_pid != 0)
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("lease on \"%s\" cannot be transferred", text_to_cstring(lease->resource)),
 				 errdetail("It ends with the session that acquired it."),
 				 errhint("Release it, or acquire it without session => true.")));
 }
 
-static void
-write_transfer(LeaseStore *store, const LeaseRow *row, text *new_owner, int64 token, TimestampTz now)
+static int64
+write_transfer(const LeaseAction *action, text *new_owner)
 {
-	Lease		lease = row->lease;
+	Lease		lease = action->row->lease;
 
 	lease.owner = new_owner;
-	lease.token = token;
-	lease.granted_at = now;
+	lease.token = store_next_token(action->store, last_token(&action->rows));
+	lease.granted_at = action->now;
 	lease.xid = GetTopFullTransactionId();
 	lease.holds = 1;
-	note_transfer(&lease, &row->lease);
-	forget_assertions(&lease);
-	wait_note_change(lease.resource, free_from(&lease));
-	store_update(store, row, &lease);
-	durable_write();
+	change_lease(action->store, action->row, &lease, CHANGE_TRANSFER, &action->row->lease);
+	return lease.token;
 }
 
 /*
@@ -68,33 +62,28 @@ write_transfer(LeaseStore *store, const LeaseRow *row, text *new_owner, int64 to
  * it. The role that acquired it, its mode and its end stay the same.
  */
 bool
-transfer_lease(text *resource, const text *owner, text *new_owner, int64 *token)
+transfer_lease(const text *resource, const text *owner, text *new_owner, int64 *token)
 {
-	LeaseStore *store = store_open(RowExclusiveLock);
-	Claim		claim = {.owner = owner};
-	LeaseRows	rows;
-	LeaseRows	all;
-	TimestampTz now;
-	const LeaseRow *row;
-	bool		held;
+	LeaseAction action = {
+		.resource = resource,
+		.claim = {.owner = owner},
+		.kind = ACTION_END,
+		.gives_token = true
+	};
 	bool		to_another = !same_text(owner, new_owner);
+	Oid			role = InvalidOid;
 
-	store_prepare_token(store);
-	row = begin_action(store, resource, &claim, ACTION_END, &rows, &now);
-	held = row != NULL && is_held(&row->lease, now);
-	if (held)
+	begin_action(&action);
+	if (action.held)
 	{
-		store_look(store, resource, &all);
-		require_no_session(&row->lease);
+		role = action.row->lease.role;
+		require_no_session(&action.row->lease);
 		if (to_another)
-			require_no_other_lease(&all, new_owner, now);
-		*token = store_next_token(store, last_token(&all));
-		write_transfer(store, row, new_owner, *token, now);
+			require_no_other_lease(&action.rows, new_owner, action.now);
+		*token = write_transfer(&action, new_owner);
 	}
-	if (row != NULL)
-		unlock_resource(resource);
-	if (held && to_another)
-		require_lease_allowed(resource, new_owner);
-	store_close(store);
-	return held;
+	end_action(&action);
+	if (action.held && to_another)
+		require_lease_allowed(resource, new_owner, role);
+	return action.held;
 }

@@ -116,7 +116,7 @@ announce_wanted(const LeaseRequest *request, text **resources, int nresources, b
 		Lease		wanted = {
 			.resource = resources[i],
 			.owner = request->owner,
-			.holder = GetUserId(),
+			.role = GetUserId(),
 			.mode = request->mode
 		};
 

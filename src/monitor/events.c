@@ -75,7 +75,7 @@ static char *
 owner_and_role(const Lease *lease)
 {
 	return psprintf("owner %s of role %s", quote_name(lease->owner),
-					quote_name(cstring_to_text(role_name(lease->holder))));
+					quote_name(cstring_to_text(role_name(lease->role))));
 }
 
 /* Write one line to the server's log. */

@@ -6,9 +6,7 @@
  * The counters are in shared memory, and are only incremented, with atomic
  * operations. So counting takes no lock. A session looks up the entry of its
  * database once: a session cannot change its database, and an entry is not
- * reused before its database is dropped. The counters of a database are spread
- * over stripes, so that sessions on many processors do not contend for the
- * same cache lines. Readers add the stripes up.
+ * reused before its database is dropped.
  *
  * Events count when they happen, even if their transaction rolls back, as the
  * server counts rows that were inserted and rolled back.
@@ -16,10 +14,6 @@
  * The number of entries is fixed when the server starts. If all entries belong
  * to existing databases, further databases share one more entry, the overflow,
  * and the view shows that.
- *
- * A lease call must never fail because of statistics. Finding the entry may
- * fail, so that is done in a subtransaction. A session in which it failed does
- * not count.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,10 +24,7 @@
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
 #include "storage/lwlock.h"
-#include "storage/proc.h"
 #include "utils/guc.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -43,31 +34,22 @@
 #include "lease_lock.h"
 #include "monitor/stats.h"
 
-#define STRIPES			4
-
 /* Can be changed only if the library is preloaded. */
 static int	stats_databases = 256;
-
-typedef struct Stripe
-{
-	pg_atomic_uint64 counters[NUM_STATS_COUNTERS];
-	pg_atomic_uint64 longest_wait;
-	pg_atomic_uint64 handoffs[HANDOFF_BOUNDS + 1];
-	char		padding[PG_CACHE_LINE_SIZE];	/* keeps stripes in different cache lines */
-} Stripe;
 
 typedef struct DatabaseStats
 {
 	Oid			database;		/* invalid: free */
 	TimestampTz since;
-	Stripe		stripes[STRIPES];
+	pg_atomic_uint64 counters[NUM_STATS_COUNTERS];
+	pg_atomic_uint64 longest_wait;
+	pg_atomic_uint64 handoffs[HANDOFF_BOUNDS + 1];
 } DatabaseStats;
 
 /* The lock protects the assignment of entries to databases, and their start times. */
 typedef struct Stats
 {
 	LWLock		lock;
-	int			tranche;
 	int			databases;
 	DatabaseStats overflow;
 	DatabaseStats entries[FLEXIBLE_ARRAY_MEMBER];
@@ -75,40 +57,28 @@ typedef struct Stats
 
 static Stats *stats = NULL;
 static DatabaseStats *entry = NULL; /* entry of this database */
-static Stripe *stripe = NULL;	/* and the stripe of this session */
-static bool gave_up = false;
 
 /* Reset an entry. The caller holds the lock, or no other process knows the entry. */
 static void
 clear_entry(DatabaseStats *which)
 {
 	which->since = clock_now();
-	for (int s = 0; s < STRIPES; s++)
-	{
-		Stripe	   *cleared = &which->stripes[s];
-
-		for (int i = 0; i < NUM_STATS_COUNTERS; i++)
-			pg_atomic_write_u64(&cleared->counters[i], 0);
-		pg_atomic_write_u64(&cleared->longest_wait, 0);
-		for (int i = 0; i <= HANDOFF_BOUNDS; i++)
-			pg_atomic_write_u64(&cleared->handoffs[i], 0);
-	}
+	for (int i = 0; i < NUM_STATS_COUNTERS; i++)
+		pg_atomic_write_u64(&which->counters[i], 0);
+	pg_atomic_write_u64(&which->longest_wait, 0);
+	for (int i = 0; i <= HANDOFF_BOUNDS; i++)
+		pg_atomic_write_u64(&which->handoffs[i], 0);
 }
 
 static void
 init_entry(DatabaseStats *which)
 {
 	which->database = InvalidOid;
-	for (int s = 0; s < STRIPES; s++)
-	{
-		Stripe	   *made = &which->stripes[s];
-
-		for (int i = 0; i < NUM_STATS_COUNTERS; i++)
-			pg_atomic_init_u64(&made->counters[i], 0);
-		pg_atomic_init_u64(&made->longest_wait, 0);
-		for (int i = 0; i <= HANDOFF_BOUNDS; i++)
-			pg_atomic_init_u64(&made->handoffs[i], 0);
-	}
+	for (int i = 0; i < NUM_STATS_COUNTERS; i++)
+		pg_atomic_init_u64(&which->counters[i], 0);
+	pg_atomic_init_u64(&which->longest_wait, 0);
+	for (int i = 0; i <= HANDOFF_BOUNDS; i++)
+		pg_atomic_init_u64(&which->handoffs[i], 0);
 	clear_entry(which);
 }
 
@@ -119,32 +89,23 @@ stats_size(void)
 }
 
 static void
-create_stats(Stats *new_stats)
+create_stats(void *memory, int tranche)
 {
-	new_stats->tranche = LWLockNewTrancheId("lease_lock_stats");
-	LWLockInitialize(&new_stats->lock, new_stats->tranche);
-	new_stats->databases = stats_databases;
-	init_entry(&new_stats->overflow);
-	for (int i = 0; i < new_stats->databases; i++)
-		init_entry(&new_stats->entries[i]);
+	Stats	   *created = memory;
+
+	LWLockInitialize(&created->lock, tranche);
+	created->databases = stats_databases;
+	init_entry(&created->overflow);
+	for (int i = 0; i < created->databases; i++)
+		init_entry(&created->entries[i]);
 }
 
-static void
-attach_stats_area(void *memory, bool is_new)
-{
-	stats = memory;
-	if (is_new)
-		create_stats(stats);
-	REGISTER_TRANCHE(stats->tranche, "lease_lock_stats");
-}
-
-static const SharedArea stats_area = {"lease_lock stats", stats_size, attach_stats_area};
+static const SharedPart stats_part = {"lease_lock stats 2", stats_size, create_stats, (void **) &stats};
 
 void
 stats_init(void)
 {
 	if (process_shared_preload_libraries_in_progress)
-	{
 		DefineCustomIntVariable("lease_lock.stats_databases",
 								"Number of databases whose leases are counted apart.",
 								"Those beyond share one set of counters.",
@@ -153,32 +114,7 @@ stats_init(void)
 								PGC_POSTMASTER,
 								0,
 								NULL, NULL, NULL);
-		request_shared_area(&stats_area);
-	}
-}
-
-#if PG_VERSION_NUM >= 170000
-static void
-init_segment(DSM_INIT_ARGS)
-{
-	create_stats(ptr);
-}
-#endif
-
-/* Attach to the shared memory; NULL if this server has none. May fail. */
-static Stats *
-attach_stats(void)
-{
-#if PG_VERSION_NUM >= 170000
-	if (stats == NULL)
-	{
-		bool		found;
-
-		stats = GetNamedDSMSegment("lease_lock stats 1", stats_size(), init_segment, &found, NULL);
-		REGISTER_TRANCHE(stats->tranche, "lease_lock_stats");
-	}
-#endif
-	return stats;
+	add_shared_part(&stats_part);
 }
 
 /* The entry of a database; NULL if it has none. The caller holds the lock. */
@@ -200,26 +136,20 @@ entry_of(Oid database)
 static void
 free_dropped(void)
 {
-	Oid		   *databases = palloc(stats->databases * sizeof(Oid));
-
-	LWLockAcquire(&stats->lock, LW_SHARED);
-	for (int i = 0; i < stats->databases; i++)
-		databases[i] = stats->entries[i].database;
-	LWLockRelease(&stats->lock);
-
 	InvalidateCatalogSnapshot();
 	for (int i = 0; i < stats->databases; i++)
 	{
-		if (!OidIsValid(databases[i]) ||
-			SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(databases[i])))
+		DatabaseStats *which = &stats->entries[i];
+		Oid			database = which->database;
+
+		if (!OidIsValid(database) || SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(database)))
 			continue;
 
 		LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-		if (stats->entries[i].database == databases[i])
-			stats->entries[i].database = InvalidOid;
+		if (which->database == database)
+			which->database = InvalidOid;
 		LWLockRelease(&stats->lock);
 	}
-	pfree(databases);
 }
 
 /* Find the entry of this database, or take a free one. */
@@ -250,69 +180,20 @@ find_entry(void)
 	return found != NULL ? found : &stats->overflow;
 }
 
-/* Log why this session cannot count. A cancel is raised again, and the next call tries again. */
-static void
-report_failure(ErrorData *error)
-{
-	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-	{
-		gave_up = false;
-		ReThrowError(error);
-	}
-	ereport(LOG,
-			(errmsg("no lease statistics are collected in this session"),
-			 errdetail_internal("%s", error->message)));
-}
-
-/* Find the stripe of this session, once. */
-static void
-find_stripe(void)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	ErrorData  *error;
-
-	gave_up = true;
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		if (attach_stats() != NULL)
-			entry = find_entry();
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		report_failure(error);
-	}
-	PG_END_TRY();
-
-	if (entry != NULL)
-		stripe = &entry->stripes[MY_PROC_NUMBER % STRIPES];
-}
-
-/* Does this session have a stripe to count in? */
+/* Has this session an entry to count in? */
 static inline bool
 counting(void)
 {
-	if (stripe == NULL && !gave_up && IsTransactionState() && !IsInParallelMode())
-		find_stripe();
-	return stripe != NULL;
+	if (entry == NULL && attach_shared_area() && IsTransactionState())
+		entry = find_entry();
+	return entry != NULL;
 }
 
 void
 stats_add(StatsCounter counter, uint64 amount)
 {
 	if (counting())
-		pg_atomic_fetch_add_u64(&stripe->counters[counter], amount);
+		pg_atomic_fetch_add_u64(&entry->counters[counter], amount);
 }
 
 void
@@ -331,9 +212,9 @@ stats_wait_ended(int64 usecs)
 		return;
 
 	stats_add(STATS_WAIT_TIME, usecs);
-	longest = pg_atomic_read_u64(&stripe->longest_wait);
+	longest = pg_atomic_read_u64(&entry->longest_wait);
 	while ((uint64) usecs > longest &&
-		   !pg_atomic_compare_exchange_u64(&stripe->longest_wait, &longest, usecs))
+		   !pg_atomic_compare_exchange_u64(&entry->longest_wait, &longest, usecs))
 		;
 }
 
@@ -357,10 +238,10 @@ stats_handed_off(int64 usecs)
 
 	stats_count(STATS_HANDOFFS);
 	stats_add(STATS_HANDOFF_TIME, usecs);
-	pg_atomic_fetch_add_u64(&stripe->handoffs[handoff_bucket(usecs)], 1);
+	pg_atomic_fetch_add_u64(&entry->handoffs[handoff_bucket(usecs)], 1);
 }
 
-/* Add up the counters of this database. */
+/* Read the counters of this database. */
 StatsTotals
 stats_read(void)
 {
@@ -374,16 +255,11 @@ stats_read(void)
 	totals.since = entry->since;
 	LWLockRelease(&stats->lock);
 
-	for (int s = 0; s < STRIPES; s++)
-	{
-		Stripe	   *part = &entry->stripes[s];
-
-		for (int i = 0; i < NUM_STATS_COUNTERS; i++)
-			totals.counters[i] += pg_atomic_read_u64(&part->counters[i]);
-		totals.longest_wait = Max(totals.longest_wait, pg_atomic_read_u64(&part->longest_wait));
-		for (int i = 0; i <= HANDOFF_BOUNDS; i++)
-			totals.handoffs[i] += pg_atomic_read_u64(&part->handoffs[i]);
-	}
+	for (int i = 0; i < NUM_STATS_COUNTERS; i++)
+		totals.counters[i] = pg_atomic_read_u64(&entry->counters[i]);
+	totals.longest_wait = pg_atomic_read_u64(&entry->longest_wait);
+	for (int i = 0; i <= HANDOFF_BOUNDS; i++)
+		totals.handoffs[i] = pg_atomic_read_u64(&entry->handoffs[i]);
 	return totals;
 }
 

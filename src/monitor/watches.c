@@ -152,7 +152,7 @@ mode_name(LeaseMode mode)
 static bool
 creator_sees_owner(const Watch *watch, const Lease *lease)
 {
-	return OidIsValid(watch->creator) && lease->owner != NULL && role_sees_owner(watch->creator, lease->holder);
+	return OidIsValid(watch->creator) && lease->owner != NULL && role_sees_owner(watch->creator, lease->role);
 }
 
 static void

@@ -66,19 +66,16 @@ state_size(void)
 }
 
 static void
-attach_state(void *memory, bool is_new)
+create_state(void *memory, int tranche)
 {
-	purge_state = memory;
-	if (is_new)
-	{
-		memset(purge_state, 0, sizeof(PurgeState));
-		pg_atomic_init_u32(&purge_state->round, 1);
-		pg_atomic_init_u32(&purge_state->batch_xid, InvalidTransactionId);
-		SpinLockInit(&purge_state->mutex);
-	}
+	PurgeState *state = memory;
+
+	pg_atomic_init_u32(&state->round, 1);
+	pg_atomic_init_u32(&state->batch_xid, InvalidTransactionId);
+	SpinLockInit(&state->mutex);
 }
 
-static const SharedArea state_area = {"lease_lock purge", state_size, attach_state};
+static const SharedPart state_part = {"lease_lock purge 1", state_size, create_state, (void **) &purge_state};
 
 void
 purge_init(void)
@@ -92,7 +89,7 @@ purge_init(void)
 							GUC_UNIT_S,
 							NULL, NULL, NULL);
 
-	request_shared_area(&state_area);
+	add_shared_part(&state_part);
 }
 
 /* StoreFilter: was the lease released, or did it expire, before the time that arg points to? */

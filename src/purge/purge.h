@@ -43,7 +43,7 @@ typedef struct VisitReport
 /* Beyond this number of databases, any database may have had grants. */
 #define MAX_GRANTED_IN	64
 
-/* In shared memory. There is none unless the library is preloaded. */
+/* In shared memory. */
 typedef struct PurgeState
 {
 	pg_atomic_uint32 round;		/* of the launcher; from 1 */

@@ -20,12 +20,13 @@ enum
 	Anum_token,
 	Anum_granted_at,
 	Anum_xid,
-	Anum_holder,
+	Anum_role,
 	Anum_mode,
 	Anum_holds,
 	Anum_lock_delay,
 	Anum_hold_until,
 	Anum_session_pid,
+	Anum_session_number,
 	Anum_payload,
 	Natts_lease_lock = Anum_payload
 };

@@ -33,7 +33,6 @@
 
 #include "base/compat.h"
 #include "store/columns.h"
-#include "store/session_lock.h"
 
 /*
  * Columns that a renewal changes. If a unique index made one of them a key
@@ -42,12 +41,12 @@
 static const AttrNumber renewed_columns[] = {Anum_expires_at, Anum_holds, Anum_hold_until, Anum_payload};
 
 static const bool not_null[Natts_lease_lock] = {
-	true, true, false, true, true, true, true, true, true, true, true, false, false, false
+	true, true, false, true, true, true, true, true, true, true, true, false, false, false, false
 };
 
 static const Oid column_types[Natts_lease_lock] = {
 	TEXTOID, INT2OID, TEXTOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, XID8OID, OIDOID,
-	CHAROID, INT4OID, INT8OID, TIMESTAMPTZOID, INT4OID, JSONBOID
+	CHAROID, INT4OID, INT8OID, TIMESTAMPTZOID, INT4OID, INT8OID, JSONBOID
 };
 
 /*
@@ -68,7 +67,6 @@ void
 store_init(void)
 {
 	CacheRegisterRelcacheCallback(forget_objects, (Datum) 0);
-	session_lock_init();
 }
 
 /* Get the OID of a relation of the extension. */
@@ -92,7 +90,7 @@ static void
 refuse_altered(Relation table)
 {
 	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 			 errmsg("columns, primary key or persistence of lock table \"%s\" were altered",
 					RelationGetRelationName(table)),
 			 errhint("Undo the change, and keep further data about leases in another table. If the extension was updated, connect again, or restart the server if it preloads the library.")));
@@ -127,7 +125,7 @@ check_table(Relation table)
 	if (table->trigdesc != NULL || table->rd_rules != NULL || table->rd_rel->relrowsecurity ||
 		(desc->constr != NULL && desc->constr->num_check > 0))
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 				 errmsg("lock table \"%s\" has a trigger, a rule, row security or a check constraint",
 						RelationGetRelationName(table)),
 				 errdetail("The lease functions write to the table directly, and would ignore it."),
@@ -163,7 +161,7 @@ check_indexes(Relation table)
 	for (size_t i = 0; i < lengthof(renewed_columns); i++)
 		if (bms_is_member(renewed_columns[i] - FirstLowInvalidHeapAttributeNumber, keys))
 			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 					 errmsg("lock table \"%s\" has a unique index on column \"%s\"",
 							RelationGetRelationName(table),
 							NameStr(TupleDescAttr(RelationGetDescr(table), renewed_columns[i] - 1)->attname)),
@@ -173,7 +171,7 @@ check_indexes(Relation table)
 
 	if (has_exclusion_constraint(table))
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 				 errmsg("lock table \"%s\" has an exclusion constraint", RelationGetRelationName(table)),
 				 errdetail("Its check may wait for other transactions."),
 				 errhint("Drop it, or replace it with a unique index.")));

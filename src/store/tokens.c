@@ -64,7 +64,7 @@ check_sequence(Oid sequence)
 	}
 	if (!in_order)
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 				 errmsg("token sequence \"%s\" was altered", get_rel_name(sequence)),
 				 errdetail("It may hand out a lower token after a higher one."),
 				 errhint("Undo it: ALTER SEQUENCE ... AS bigint INCREMENT 1 CACHE 1 NO CYCLE, and SET LOGGED.")));
@@ -102,7 +102,7 @@ store_next_token(LeaseStore *store, int64 last_token)
 
 	if (token <= last_token)
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 				 errmsg("token sequence of the lock table \"%s\" was set back",
 						RelationGetRelationName(store->table)),
 				 errdetail("Token " INT64_FORMAT " was granted before.", last_token),

@@ -135,7 +135,7 @@ lease_blockers(LeaseStore *store, const WaiterInfo *waiter)
 		Blocker    *blocker = palloc0(sizeof(Blocker));
 
 		blocker->owner = lease->owner;
-		blocker->role = lease->holder;
+		blocker->role = lease->role;
 		blocker->obstacle = lease->token;
 		blockers = lappend(blockers, blocker);
 		if (lease->session_pid != 0)

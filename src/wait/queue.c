@@ -3,10 +3,8 @@
  * queue.c
  *		The wait queue in shared memory.
  *
- * See queue.h for its contents. The queue is created when the library is
- * preloaded, and from PostgreSQL 17 on also without preloading. If a server
- * cannot create it, for lack of memory, its waiters look at their leases every
- * lease_lock.poll_interval, and nothing else changes.
+ * See queue.h for its contents. If the server has no shared area, its waiters
+ * look at their leases every lease_lock.poll_interval.
  *
  * Only its own backend changes a waiter, except for the state of its entries.
  * The description of a waiter is written while its ticket is 0. A copy of the
@@ -16,24 +14,15 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "base/clock.h"
 #include "base/compat.h"
 #include "base/shared_memory.h"
-#include "base/subxact.h"
 #include "wait/queue.h"
-
-/* Name of the segment. Its number changes with the layout. */
-#define QUEUE_LAYOUT	"lease_lock queue 2"
-
-/* Time until the next attempt to attach, after a failure. */
-#define ATTACH_PAUSE	(60 * USECS_PER_SEC)
 
 static WaitQueue *queue = NULL;
 
@@ -67,15 +56,15 @@ entry_at(WaitQueue *q, int number)
 }
 
 static void
-create_queue(WaitQueue *q)
+create_queue(void *memory, int tranche)
 {
-	memset(q, 0, queue_size());
-	q->tranche = LWLockNewTrancheId("lease_lock");
+	WaitQueue  *q = memory;
+
 	pg_atomic_init_u64(&q->last_ticket, 0);
 
 	for (int i = 0; i < NUM_BUCKETS; i++)
 	{
-		LWLockInitialize(&q->buckets[i].lock, q->tranche);
+		LWLockInitialize(&q->buckets[i].lock, tranche);
 		pg_atomic_init_u32(&q->buckets[i].count, 0);
 		q->buckets[i].first = q->buckets[i].last = NOBODY;
 	}
@@ -88,7 +77,7 @@ create_queue(WaitQueue *q)
 		pg_atomic_init_u32(&q->waiters[i].suspect, 0);
 	}
 
-	LWLockInitialize(&q->pool_lock, q->tranche);
+	LWLockInitialize(&q->pool_lock, tranche);
 	q->first_free = NOBODY;
 	for (int i = number_of_entries() - 1; i >= 0; i--)
 	{
@@ -105,66 +94,13 @@ create_queue(WaitQueue *q)
 	}
 }
 
-static void
-attach_queue(void *memory, bool is_new)
-{
-	queue = memory;
-	if (is_new)
-		create_queue(queue);
-	REGISTER_TRANCHE(queue->tranche, "lease_lock");
-}
-
-static const SharedArea queue_area = {QUEUE_LAYOUT, queue_size, attach_queue};
+static const SharedPart queue_part = {"lease_lock queue 2", queue_size, create_queue, (void **) &queue};
 
 void
 queue_init(void)
 {
-	request_shared_area(&queue_area);
+	add_shared_part(&queue_part);
 }
-
-#if PG_VERSION_NUM >= 170000
-static void
-init_segment(DSM_INIT_ARGS)
-{
-	create_queue(ptr);
-}
-
-/* SubtransactionWork */
-static bool
-attach_segment(void *arg)
-{
-	bool		found;
-
-	queue = GetNamedDSMSegment(QUEUE_LAYOUT, queue_size(), init_segment, &found, NULL);
-	REGISTER_TRANCHE(queue->tranche, "lease_lock");
-	return true;
-}
-
-/*
- * Attach to the segment, or create it. A failure leaves a lock of the server's
- * DSM registry held, which only the end of a (sub)transaction releases. At the
- * end of a session there is no transaction, and nothing to wait for.
- */
-static void
-attach_or_do_without(void)
-{
-	static int64 pause_until = 0;
-	ErrorData  *error;
-
-	if (clock_monotonic() < pause_until || !IsTransactionState())
-		return;
-
-	error = run_subtransaction(attach_segment, NULL);
-	if (error == NULL)
-		return;
-	pause_until = clock_monotonic() + ATTACH_PAUSE;
-	queue = NULL;
-	ereport(LOG,
-			(errmsg("lease_lock has no wait queue: %s", error->message),
-			 errhint("Waiters look at their leases every lease_lock.poll_interval, in no order.")));
-	FreeErrorData(error);
-}
-#endif
 
 /*
  * Attach to the queue; false if this server has none. This may allocate
@@ -174,11 +110,7 @@ attach_or_do_without(void)
 bool
 queue_attach(void)
 {
-#if PG_VERSION_NUM >= 170000
-	if (queue == NULL)
-		attach_or_do_without();
-#endif
-	if (queue == NULL)
+	if (!attach_shared_area())
 		return false;
 	if (notified == NULL)
 		notified = MemoryContextAlloc(TopMemoryContext, MaxBackends * sizeof(int));

@@ -72,7 +72,6 @@ typedef struct Bucket
 
 typedef struct WaitQueue
 {
-	int			tranche;
 	pg_atomic_uint64 last_ticket;
 	LWLock		pool_lock;
 	int			first_free;		/* entry of the pool */

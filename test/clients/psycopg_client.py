@@ -83,7 +83,7 @@ with lease("item:1", wait="10 seconds") as owner:
 # The lease was lost before the write, and the write is refused: begin again.
 try:
     rename(owner, "late")
-except errors.LockNotAvailable as error:
+except errors.ObjectNotInPrerequisiteState as error:
     say("late write", error.diag.sqlstate, type(error).__name__)
 
 # The version was read, and somebody wrote meanwhile: read again.

@@ -9,24 +9,24 @@ CREATE FUNCTION expire(resource text) RETURNS void LANGUAGE sql
 
 SELECT lease_acquire('door', '1 hour', 'ann');
 SELECT lease_assert('door', 'ann') = lease_token('door', 'ann') AS by_owner;
-SELECT lease_assert('door', lease_token('door', 'ann')) = lease_token('door', 'ann') AS by_token;
+SELECT lease_assert_token('door', lease_token('door', 'ann')) = lease_token('door', 'ann') AS by_token;
 
 -- the error of an assertion says why it failed
 \pset expanded on
 SELECT * FROM error_of($$ SELECT lease_assert('door', 'bob') $$);
-SELECT * FROM error_of($$ SELECT lease_assert('door', 0::bigint) $$);
+SELECT * FROM error_of($$ SELECT lease_assert_token('door', 0) $$);
 SELECT * FROM error_of($$ SELECT lease_assert('window', 'ann') $$);
 SELECT expire('door');
 SELECT * FROM error_of($$ SELECT lease_assert('door', 'ann') $$);
 SELECT * FROM error_of($$ SELECT lease_assert('door', 'bob') $$);
-SELECT code, regexp_replace(message, 'token \d+', 'token N') AS message, detail, hint FROM error_of($$ SELECT lease_assert('door', token) FROM lease_lock $$);
+SELECT code, regexp_replace(message, 'token \d+', 'token N') AS message, detail, hint FROM error_of($$ SELECT lease_assert_token('door', token) FROM lease_lock $$);
 SELECT lease_release('door', 'ann');
 SELECT * FROM error_of($$ SELECT lease_assert('door', 'ann') $$);
 
 -- arguments
 SELECT * FROM error_of($$ SELECT lease_assert(NULL, 'ann') $$);
-SELECT * FROM error_of($$ SELECT lease_assert('door', NULL::text) $$);
-SELECT * FROM error_of($$ SELECT lease_assert('door', NULL::bigint) $$);
+SELECT * FROM error_of($$ SELECT lease_assert('door', NULL) $$);
+SELECT * FROM error_of($$ SELECT lease_assert_token('door', NULL) $$);
 SELECT code, message FROM error_of($$ SELECT lease_assert('', 'ann') $$);
 SELECT code, message FROM error_of($$ SELECT lease_assert('door', repeat('x', 1025)) $$);
 SELECT code, message FROM error_of($$ SELECT lease_release('door', 'ann', NULL) $$);
@@ -59,9 +59,9 @@ BEGIN;
 SELECT lease_assert('door', 'ann') IS NOT NULL AS asserted;
 SELECT expire('door');
 SELECT lease_assert('door', 'ann') IS NOT NULL AS still_asserted;
-SELECT lease_assert('door', token) IS NOT NULL AS by_token_too FROM lease_lock;
+SELECT lease_assert_token('door', token) IS NOT NULL AS by_token_too FROM lease_lock;
 SELECT code FROM error_of($$ SELECT lease_assert('door', 'bob') $$);
-SELECT code FROM error_of($$ SELECT lease_assert('door', 0::bigint) $$);
+SELECT code FROM error_of($$ SELECT lease_assert_token('door', 0) $$);
 COMMIT;
 SELECT code FROM error_of($$ SELECT lease_assert('door', 'ann') $$);
 

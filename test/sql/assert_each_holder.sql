@@ -9,7 +9,7 @@ CREATE PROCEDURE expire(who text) LANGUAGE sql AS
 CREATE FUNCTION still_asserted(who text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	RETURN lease_assert('r', who) IS NOT NULL;
-EXCEPTION WHEN lock_not_available THEN
+EXCEPTION WHEN object_not_in_prerequisite_state THEN
 	RETURN false;
 END $$;
 
@@ -18,11 +18,11 @@ SELECT lease_acquire_shared('r', '1 hour', who) FROM unnest('{a,b,c}'::text[]) A
 -- by owner and by token
 BEGIN;
 SELECT lease_token('r', 'a') AS a, lease_token('r', 'b') AS b \gset
-SELECT lease_assert('r', 'a') = :a AS a, lease_assert('r', :b) = :b AS b;
+SELECT lease_assert('r', 'a') = :a AS a, lease_assert_token('r', :b) = :b AS b;
 CALL expire('a');
 CALL expire('b');
-SELECT lease_assert('r', 'a') = :a AS a, lease_assert('r', :a) = :a AS a_by_token,
-	lease_assert('r', 'b') = :b AS b, lease_assert('r', :b) = :b AS b_by_token;
+SELECT lease_assert('r', 'a') = :a AS a, lease_assert_token('r', :a) = :a AS a_by_token,
+	lease_assert('r', 'b') = :b AS b, lease_assert_token('r', :b) = :b AS b_by_token;
 -- a lease that was not asserted can be lost
 CALL expire('c');
 SELECT still_asserted('c') AS c;

@@ -190,6 +190,24 @@ UPDATE shifted SET id = id;
 SELECT message FROM error_with_context($$ UPDATE shifted SET id = id $$);
 DROP TABLE shifted;
 
+-- a shared lease or permit will do, unless the table asks for an exclusive lease
+CREATE TABLE alone (id int PRIMARY KEY, n int DEFAULT 0);
+SELECT lease_protect('alone', 'alone:{id}');
+SELECT lease_acquire_shared('alone:1', '1 hour', 'ann'), lease_acquire_permit('alone:2', 3, '1 hour', 'ann'), lease_acquire('alone:3', '1 hour', 'ann');
+INSERT INTO alone SELECT generate_series(1, 3);
+SELECT lease_unprotect('alone'), lease_protect('alone', 'alone:{id}', exclusive => true);
+\d alone
+SELECT error.* FROM generate_series(1, 3) AS id, error_of(format('UPDATE alone SET n = n + 1 WHERE id = %s', id)) AS error;
+-- also for a lease that the transaction has asserted, and downgrades
+BEGIN;
+SELECT lease_assert('alone:1', 'ann') > 0;
+SELECT code, message FROM error_of($$ UPDATE alone SET n = n + 1 WHERE id = 1 $$);
+UPDATE alone SET n = n + 1 WHERE id = 3;
+SELECT lease_downgrade('alone:3', 'ann') > 0;
+SELECT code, message FROM error_of($$ UPDATE alone SET n = n + 1 WHERE id = 3 $$);
+ROLLBACK;
+DROP TABLE alone;
+
 -- triggers made by hand
 CREATE TABLE by_hand (id int);
 INSERT INTO by_hand VALUES (1), (2), (3);
@@ -210,6 +228,7 @@ SELECT * FROM unnest(ARRAY[
 	'AFTER UPDATE ON by_hand FOR EACH STATEMENT EXECUTE FUNCTION lease_guard(''x'')',
 	'BEFORE UPDATE ON by_hand FOR EACH ROW EXECUTE FUNCTION lease_guard()',
 	'BEFORE UPDATE ON by_hand FOR EACH ROW EXECUTE FUNCTION lease_guard(''x'', ''y'')',
+	'BEFORE UPDATE ON by_hand FOR EACH ROW EXECUTE FUNCTION lease_guard(''x'', ''exclusive'', ''y'')',
 	'BEFORE UPDATE ON by_hand FOR EACH ROW EXECUTE FUNCTION lease_guard(''{x}'')'
 ]) AS definition, try_trigger(definition);
 SELECT lease_guard();

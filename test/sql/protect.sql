@@ -10,7 +10,7 @@ DECLARE
 BEGIN
 	EXECUTE format('DELETE FROM %s', relation);
 	RETURN NULL;
-EXCEPTION WHEN lock_not_available THEN
+EXCEPTION WHEN invalid_parameter_value THEN
 	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT;
 	RETURN substring(message FROM '"(.*)"');
 END $$;
@@ -34,6 +34,7 @@ SELECT * FROM error_of($$ SELECT lease_protect('workitem', 'workitem:{twice}') $
 SELECT * FROM error_of($$ SELECT lease_protect('workitem', NULL) $$);
 SELECT * FROM error_of($$ SELECT lease_protect(NULL, 'workitem:{id}') $$);
 SELECT * FROM error_of($$ SELECT lease_protect('workitem', 'workitem:{id}', NULL) $$);
+SELECT * FROM error_of($$ SELECT lease_protect('workitem', 'workitem:{id}', exclusive => NULL) $$);
 SELECT * FROM error_of($$ SELECT lease_protect('workitem', 'workitem:{id}', '') $$);
 SELECT * FROM error_of($$ SELECT lease_protect('workitem', 'workitem:{id}', 'insert, truncate') $$);
 SELECT * FROM error_of($$ SELECT lease_protect('workitem', 'workitem:{id}', 'insert,') $$);

@@ -4,13 +4,13 @@
 SELECT lease_acquire('a', '1 hour', 'ann'), lease_acquire_shared('b', '1 hour', 'ann'), lease_acquire_permit('c', 3, '1 hour', 'ann'), lease_acquire('d', '1 hour', 'bob');
 
 -- all of the named, or none
-SELECT lease_renew(ARRAY['a', 'b', 'c'], '5 hours', 'ann');
+SELECT lease_renew_several(ARRAY['a', 'b', 'c'], '5 hours', 'ann');
 SELECT resource, expires_in > '4 hours' AS renewed FROM lease_status ORDER BY resource;
-SELECT lease_renew(ARRAY['a', 'd'], '9 hours', 'ann') AS one_of_another, lease_renew(ARRAY['a', 'none'], '9 hours', 'ann') AS one_of_nobody;
+SELECT lease_renew_several(ARRAY['a', 'd'], '9 hours', 'ann') AS one_of_another, lease_renew_several(ARRAY['a', 'none'], '9 hours', 'ann') AS one_of_nobody;
 SELECT resource, expires_in > '8 hours' AS renewed FROM lease_status ORDER BY resource;
 -- earlier work of the transaction stays
 BEGIN;
-SELECT lease_renew('b', '9 hours', 'ann'), lease_renew(ARRAY['a', 'd'], '9 hours', 'ann');
+SELECT lease_renew('b', '9 hours', 'ann'), lease_renew_several(ARRAY['a', 'd'], '9 hours', 'ann');
 COMMIT;
 SELECT resource, expires_in > '8 hours' AS renewed FROM lease_status ORDER BY resource;
 -- a single name is not taken for an array
@@ -29,15 +29,15 @@ SET ROLE regress_lease_renewer;
 SELECT lease_acquire('e', '1 hour', 'ann');
 SELECT lease_renew_all('40 hours', 'ann');
 \set VERBOSITY terse
-SELECT lease_renew(ARRAY['b', 'e'], '40 hours', 'ann');
+SELECT lease_renew_several(ARRAY['b', 'e'], '40 hours', 'ann');
 \set VERBOSITY default
 RESET ROLE;
 SELECT resource, expires_in > '39 hours' AS renewed FROM lease_status ORDER BY resource;
 DROP ROLE regress_lease_renewer;
 
-SELECT lease_renew(NULL::text[], '1 hour', 'ann');
-SELECT lease_renew(ARRAY['a', 'a'], '1 hour', 'ann');
-SELECT lease_renew('{}'::text[], '1 hour', 'ann');
+SELECT lease_renew_several(NULL::text[], '1 hour', 'ann');
+SELECT lease_renew_several(ARRAY['a', 'a'], '1 hour', 'ann');
+SELECT lease_renew_several('{}'::text[], '1 hour', 'ann');
 SELECT lease_renew_all(NULL, 'ann');
 SELECT lease_renew_all('0', 'ann');
 SELECT lease_renew_all('1 hour', NULL);

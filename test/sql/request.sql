@@ -171,7 +171,7 @@ SELECT granted FROM lease_request('longest', '100000 years', 'ann', lock_delay =
 SELECT state, expires_in > '90000 years' AS expires_in, expires_at, free_at FROM lease_status WHERE resource = 'longest';
 RESET lease_lock.purge_after;
 
--- payload: kept with the lease, through renewals, until it is released; shown to those who may act for the holder
+-- payload: kept with the lease, through renewals, until it is released; shown to those who have the privileges of its role
 TRUNCATE lease_lock;
 SELECT granted FROM lease_request('note', '1 hour', 'ann', payload => '{"step": 1}');
 SELECT lease_renew('note', '2 hours', 'ann');

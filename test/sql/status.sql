@@ -6,7 +6,7 @@ SELECT lease_release('released', 'ann');
 
 SELECT s.resource, s.slot, s.owner, s.token = l.token AS token, s.state,
 	s.expires_in > interval '0' AS time_left, s.granted_at = l.granted_at AS granted_at, s.expires_at = l.expires_at AS expires_at,
-	s.holder = current_user AS holder, s.xid = l.xid AS xid
+	s.role = current_user AS role, s.xid = l.xid AS xid
 FROM lease_status AS s JOIN lease_lock AS l USING (resource) ORDER BY resource;
 
 \d lease_status
@@ -21,13 +21,13 @@ SELECT owner FROM lease_status WHERE resource = 'secret';
 SET ROLE regress_lease_member;
 SELECT owner FROM lease_status WHERE resource = 'secret';
 SET ROLE regress_lease_other;
-SELECT resource, owner, state, holder FROM lease_status WHERE resource = 'secret';
+SELECT resource, owner, state, role FROM lease_status WHERE resource = 'secret';
 SELECT count(*) FROM lease_status WHERE owner IS NOT NULL;
 RESET ROLE;
 
--- a holder that was dropped: an administrator can still see and release it
+-- a role that was dropped: an administrator can still see and release it
 DROP ROLE regress_lease_member, regress_lease_holder;
-SELECT resource, owner, holder LIKE 'unknown%' AS unknown FROM lease_status WHERE resource = 'secret';
+SELECT resource, owner, role LIKE 'unknown%' AS unknown FROM lease_status WHERE resource = 'secret';
 SET ROLE regress_lease_other;
 SELECT resource, owner FROM lease_status WHERE resource = 'secret';
 SELECT lease_release('secret', 'password');

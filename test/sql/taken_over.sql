@@ -15,7 +15,7 @@ BEGIN
 	BEGIN
 		PERFORM lease_assert(resource, owner);
 		what := what || 'assert'::text;
-	EXCEPTION WHEN lock_not_available THEN NULL;
+	EXCEPTION WHEN object_not_in_prerequisite_state THEN NULL;
 	END;
 	IF lease_transfer(resource, owner, 'somebody') IS NOT NULL THEN what := what || 'transfer'::text; END IF;
 	IF lease_release(resource, owner) THEN what := what || 'release'::text; END IF;

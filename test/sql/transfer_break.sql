@@ -42,7 +42,7 @@ SELECT code, message, hint FROM error_of($$ SELECT lease_transfer('x', 'ann', 'b
 \pset expanded off
 SELECT setval('lease_token_seq', :last_value) IS NOT NULL AS set_again;
 
--- it needs the privileges of the role that acquired the lease, which stays the holder
+-- it needs the privileges of the role that acquired the lease, which stays its role
 CREATE ROLE regress_lease_ann;
 CREATE ROLE regress_lease_bob IN ROLE regress_lease_ann;
 SET ROLE regress_lease_ann;

@@ -98,29 +98,34 @@ SELECT lease_token('free', 'ann') IS NULL AS still_free;
 -- statement_timeout ends a wait, and nothing is left behind
 SET statement_timeout = '100 ms';
 SELECT lease_acquire('door', '1 hour', 'ann', '1 hour');
-CALL lease_wait('door', '1 hour', 'ann', NULL, NULL);
+CALL lease_wait('door', '1 hour', 'ann', NULL);
 RESET statement_timeout;
 SELECT count(*) FROM lease_waiters;
 SELECT count(*) FROM pg_locks WHERE relation = 'lease_lock'::regclass AND pid = pg_backend_pid();
 SELECT lease_acquire('door', '1 hour', 'ann', '50 ms');
 
 -- the procedure: the same answers
-CALL lease_wait('hall', '1 hour', 'ann', '0', NULL);
-CALL lease_wait('hall', '1 hour', 'bob', '0', NULL);
+CALL lease_wait('hall', '1 hour', 'ann', '0') \gset
+SELECT :'acquired' AS acquired, :token = lease_token('hall', 'ann') AS token, :'expires_at' = expires_at::text AS expires_at
+FROM lease_status WHERE resource = 'hall';
+CALL lease_wait('hall', '1 hour', 'bob', '0');
 SELECT clock_timestamp() AS began \gset
-CALL lease_wait('hall', '1 hour', 'bob', '50 ms', NULL);
+CALL lease_wait('hall', '1 hour', 'bob', '50 ms');
 SELECT clock_timestamp() - :'began' BETWEEN '50 ms' AND '5 seconds' AS in_time;
 SELECT lease_release('hall', 'ann');
-CALL lease_wait('hall', '1 hour', 'bob', NULL, NULL);
+CALL lease_wait('hall', '1 hour', 'bob', NULL) \gset
+SELECT :'acquired' AS acquired, :token = lease_token('hall', 'bob') AS token, :'expires_at' = expires_at::text AS expires_at
+FROM lease_status WHERE resource = 'hall';
 SELECT owner, state FROM lease_status WHERE resource = 'hall';
 
--- by name, and whatever acquired was before
-CALL lease_wait(resource => 'hall', ttl => '1 hour', owner => 'ann', wait => '50 ms', acquired => true);
+-- by name, and whatever acquired and token were before
+CALL lease_wait(resource => 'hall', ttl => '1 hour', owner => 'ann', wait => '50 ms', acquired => true, token => 7);
 
 -- it takes over what ends while it waits
 SELECT lease_acquire('lamp', '200 ms', 'ann');
 SELECT expires_at AS ends FROM lease_status WHERE resource = 'lamp' \gset
-CALL lease_wait('lamp', '1 hour', 'bob', '1 minute', NULL);
+CALL lease_wait('lamp', '1 hour', 'bob', '1 minute') \gset
+\echo :acquired
 SELECT granted_at BETWEEN :'ends'::timestamptz AND :'ends'::timestamptz + interval '5 seconds' AS in_time,
 	expires_at - granted_at AS lasts
 FROM lease_status WHERE resource = 'lamp';
@@ -131,9 +136,11 @@ CREATE PROCEDURE visit(resource text, wait interval) LANGUAGE plpgsql AS $$
 DECLARE
 	began xid8 := pg_current_xact_id();
 	acquired boolean;
+	token bigint;
+	expires_at timestamptz;
 BEGIN
 	INSERT INTO note VALUES ('before ' || resource);
-	CALL lease_wait(resource, '1 hour', 'carl', wait, acquired);
+	CALL lease_wait(resource, '1 hour', 'carl', wait, acquired, token, expires_at);
 	RAISE NOTICE '%: acquired %, in the same transaction %', resource, acquired, began = pg_current_xact_id();
 	INSERT INTO note VALUES ('after ' || resource);
 	ROLLBACK;
@@ -145,28 +152,32 @@ TABLE note;
 -- the caller commits the grant
 SELECT lease_token('stairs', 'carl') IS NULL AS rolled_back;
 
--- in a DO block too
+-- in a DO block, too; the server asks for a variable for each result
 DO $$
 DECLARE
 	acquired boolean;
+	token bigint;
+	expires_at timestamptz;
 BEGIN
-	CALL lease_wait('stairs', '1 hour', 'carl', '1 minute', acquired);
+	CALL lease_wait('stairs', '1 hour', 'carl', '1 minute', acquired, token, expires_at);
 	RAISE NOTICE 'acquired %', acquired;
-	CALL lease_wait('stairs', '1 hour', 'carl', '50 ms', acquired);
+	CALL lease_wait('stairs', '1 hour', 'carl', '50 ms', acquired, token, expires_at);
 	RAISE NOTICE 'acquired %', acquired;
 END $$;
 
 -- an error where it cannot commit, even if the lease is free
 \set SHOW_CONTEXT never
 BEGIN;
-CALL lease_wait('roof', '1 hour', 'ann', '50 ms', NULL);
+CALL lease_wait('roof', '1 hour', 'ann', '50 ms');
 \echo :LAST_ERROR_SQLSTATE
 ROLLBACK;
 CREATE FUNCTION wait_inside() RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
 	acquired boolean;
+	token bigint;
+	expires_at timestamptz;
 BEGIN
-	CALL lease_wait('roof', '1 hour', 'ann', '50 ms', acquired);
+	CALL lease_wait('roof', '1 hour', 'ann', '50 ms', acquired, token, expires_at);
 	RETURN acquired;
 END $$;
 SELECT wait_inside();
@@ -174,8 +185,10 @@ SELECT wait_inside();
 DO $$
 DECLARE
 	acquired boolean;
+	token bigint;
+	expires_at timestamptz;
 BEGIN
-	CALL lease_wait('roof', '1 hour', 'ann', '50 ms', acquired);
+	CALL lease_wait('roof', '1 hour', 'ann', '50 ms', acquired, token, expires_at);
 	RAISE NOTICE 'not reached';
 EXCEPTION WHEN division_by_zero THEN
 	NULL;
@@ -184,13 +197,13 @@ END $$;
 SELECT lease_token('roof', 'ann') IS NULL AS still_free;
 
 -- its arguments are checked like those of the function
-CALL lease_wait('roof', '1 hour', 'ann', '-1 second', NULL);
-CALL lease_wait('roof', '1 hour', 'ann', '100001 years', NULL);
-CALL lease_wait('roof', '0', 'ann', NULL, NULL);
-CALL lease_wait(NULL, '1 hour', 'ann', NULL, NULL);
-CALL lease_wait('roof', '1 hour', '', NULL, NULL);
+CALL lease_wait('roof', '1 hour', 'ann', '-1 second');
+CALL lease_wait('roof', '1 hour', 'ann', '100001 years');
+CALL lease_wait('roof', '0', 'ann', NULL);
+CALL lease_wait(NULL, '1 hour', 'ann', NULL);
+CALL lease_wait('roof', '1 hour', '', NULL);
 SET default_transaction_read_only = on;
-CALL lease_wait('roof', '1 hour', 'ann', NULL, NULL);
+CALL lease_wait('roof', '1 hour', 'ann', NULL);
 RESET default_transaction_read_only;
 
 -- nobody waits any more
@@ -201,7 +214,7 @@ SELECT * FROM lease_waiters();
 CREATE ROLE regress_lease_ann;
 SET ROLE regress_lease_ann;
 SELECT lease_acquire('barn', '1 hour', 'ann', '1 hour'), lease_acquire('barn', '1 hour', 'ann', '50 ms');
-CALL lease_wait('door', '1 hour', 'ann', '50 ms', NULL);
+CALL lease_wait('door', '1 hour', 'ann', '50 ms');
 SELECT count(*) FROM lease_waiters;
 RESET ROLE;
 SELECT lease_release('barn', 'ann');

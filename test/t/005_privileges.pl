@@ -77,7 +77,7 @@ is($node->safe_psql('postgres', "SELECT string_agg(resource, ',' ORDER BY resour
 	'a,b,c', 'which are still held');
 
 # lease_status
-my $status = q{SELECT resource, owner, state, holder FROM lease_status WHERE resource = 'a'};
+my $status = q{SELECT resource, owner, state, role FROM lease_status WHERE resource = 'a'};
 is(as('bob', $status), 'a||held|alice', 'lease_status hides the owner from others');
 is(as('lazy', $status), 'a||held|alice', 'and from a member that does not inherit');
 is(as('lazy', "SET ROLE alice; $status"), 'a|o|held|alice', 'until it acts as the role');
@@ -118,7 +118,7 @@ $node->safe_psql('postgres', q{
 	ALTER FUNCTION release_as_alice(text) OWNER TO alice;
 });
 is(as('bob', "SELECT acquire_as_alice('f')"), 't', 'SECURITY DEFINER: acquire');
-is($node->safe_psql('postgres', "SELECT holder FROM lease_status WHERE resource = 'f'"),
+is($node->safe_psql('postgres', "SELECT role FROM lease_status WHERE resource = 'f'"),
 	'alice', "SECURITY DEFINER: the function's owner holds it");
 refused('bob', "SELECT lease_release('f', 'app')", 'acquired by role "alice"',
 	'SECURITY DEFINER: the caller may not release it by itself');
@@ -128,15 +128,15 @@ is(as('bob', "SELECT release_as_alice('f')"), 't', 'SECURITY DEFINER: but throug
 as('leaver', "SELECT lease_acquire('g', '1 hour', 'o')");
 $node->safe_psql('postgres', 'DROP ROLE leaver');
 refused('bob', "SELECT lease_release('g', 'o')", 'permission denied for lease on "g"',
-	'dropped holder: others may not release');
+	'dropped role: others may not release');
 refused('alice', "SELECT lease_renew('g', '1 hour', 'o')", 'permission denied for lease on "g"',
-	'dropped holder: nor renew');
-like(as('bob', "SELECT owner IS NULL, state, holder FROM lease_status WHERE resource = 'g'"),
-	qr/^t\|held\|unknown \(OID=\d+\)$/, 'dropped holder: lease_status works');
-is(as('bob', "SELECT lease_acquire('g', '1 hour', 'p')"), 'f', 'dropped holder: the lease is still held');
-is($node->safe_psql('postgres', "SELECT lease_release('g', 'o')"), 't', 'dropped holder: a superuser releases it');
-is(as('bob', "SELECT lease_acquire('g', '1 hour', 'p')"), 't', 'dropped holder: then it is free');
-is(as('bob', "SELECT lease_release('g', 'p')"), 't', 'dropped holder: the new holder can release it');
+	'dropped role: nor renew');
+like(as('bob', "SELECT owner IS NULL, state, role FROM lease_status WHERE resource = 'g'"),
+	qr/^t\|held\|unknown \(OID=\d+\)$/, 'dropped role: lease_status works');
+is(as('bob', "SELECT lease_acquire('g', '1 hour', 'p')"), 'f', 'dropped role: the lease is still held');
+is($node->safe_psql('postgres', "SELECT lease_release('g', 'o')"), 't', 'dropped role: a superuser releases it');
+is(as('bob', "SELECT lease_acquire('g', '1 hour', 'p')"), 't', 'dropped role: then it is free');
+is(as('bob', "SELECT lease_release('g', 'p')"), 't', 'dropped role: the new holder can release it');
 
 # a hostile search path
 $node->safe_psql('postgres', q{
@@ -261,7 +261,7 @@ refused('bob', q{SET session_replication_role = replica; INSERT INTO guarded VAL
 $node->safe_psql('postgres', 'GRANT SET ON PARAMETER session_replication_role TO bob');
 is(as('bob', q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}), '', 'session_replication_role: bypasses the guard');
 $node->safe_psql('postgres', 'ALTER TABLE guarded ENABLE ALWAYS TRIGGER "~lease_guard"');
-sql_fails($node, q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}, '55P03', 'no owner is named for the lease on a row of table "guarded"',
+sql_fails($node, q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}, '22023', 'no owner is named for the lease on a row of table "guarded"',
 	'session_replication_role: not past one that always fires', role => 'bob');
 as('alice', q{
 	CREATE FUNCTION change_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.id := 7; RETURN NEW; END $$;

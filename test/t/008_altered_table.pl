@@ -104,7 +104,7 @@ foreach (
 	$psql->('TRUNCATE lease_lock');
 	is($user->query_safe("SELECT $calls[0]"), 't', "$what: before");
 	$psql->($alter);
-	session_fails($user, "SELECT $_", '55000', $match, "$what: $_") foreach @calls;
+	session_fails($user, "SELECT $_", '42P17', $match, "$what: $_") foreach @calls;
 	$psql->($undo);
 	is($user->query_safe("SELECT lease_acquire('r', '1 hour', 'p')"), 'f', "$what: undone, refused");
 	is($user->query_safe("SELECT lease_release('r', 'o')"), 't', "$what: undone, release");
@@ -115,7 +115,7 @@ foreach (
 $psql->('TRUNCATE lease_lock');
 is($user->query_safe("SELECT $calls[0]"), 't', 'added column: before');
 $psql->('ALTER TABLE lease_lock ADD COLUMN note text');
-session_fails($user, "SELECT $_", '55000', $altered, "added column: $_") foreach @calls;
+session_fails($user, "SELECT $_", '42P17', $altered, "added column: $_") foreach @calls;
 $psql->('ALTER TABLE lease_lock DROP COLUMN note');
 is($user->query_safe("SELECT lease_acquire('r', '1 hour', 'p')"), 'f', 'column dropped: refused');
 is($user->query_safe("SELECT lease_release('r', 'o')"), 't', 'column dropped: release');
@@ -228,7 +228,7 @@ append_to_file($fight, q{
 foreach (
 	[ 'indexes',
 		'REINDEX INDEX CONCURRENTLY lease_lock_pkey',
-		'CREATE INDEX CONCURRENTLY one_more ON lease_lock (holder)',
+		'CREATE INDEX CONCURRENTLY one_more ON lease_lock (role)',
 		'REINDEX TABLE CONCURRENTLY lease_lock',
 		'DROP INDEX CONCURRENTLY one_more' ],
 	[ 'table', 'VACUUM FULL lease_lock', 'VACUUM lease_lock', 'CLUSTER lease_lock USING lease_lock_pkey' ],

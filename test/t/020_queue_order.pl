@@ -169,7 +169,7 @@ $node->pgbench('--no-vacuum --client=12 --jobs=1 --transactions=100', 0,
 			SELECT lease_acquire('hot', '2 ms', 'c' || :client_id, '1 ms');
 		},
 		'procedure@2' => q{
-			CALL lease_wait('hot', '1 hour', 'c' || :client_id, '30 s', NULL);
+			CALL lease_wait('hot', '1 hour', 'c' || :client_id, '30 s');
 			SELECT 1 / lease_release('hot', 'c' || :client_id)::int;
 		},
 	});

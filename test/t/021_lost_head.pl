@@ -49,7 +49,7 @@ foreach my $call ('lease_acquire', 'lease_wait')
 		look($node, qq{SELECT lease_acquire('$name', '1 hour', 'holder')});
 		$head->query_safe($way{before}) if $way{before};
 		$pid = send_to_wait($node, $head, $call eq 'lease_wait'
-			? "CALL lease_wait('$name', '1 hour', 'head', $wait, NULL)"
+			? "CALL lease_wait('$name', '1 hour', 'head', $wait)"
 			: "SELECT lease_acquire('$name', '1 hour', 'head', $wait)");
 		send_to_wait($node, $next, "SELECT lease_acquire('$name', '1 hour', 'next', NULL)");
 		send_to_wait($node, $last, "SELECT lease_acquire('$name', '1 hour', 'last', NULL)");

@@ -68,7 +68,7 @@ sub interrupt
 	send_to_wait($node, $other, sprintf($place{queue}, $name), in_lock_manager()) if $place{queue};
 	$session->query_safe($way{set}) if $way{set};
 	$pid = send_to_wait($node, $session, $call eq 'lease_wait'
-		? "CALL lease_wait('$name', '1 hour', 'waiter', $wait, NULL)"
+		? "CALL lease_wait('$name', '1 hour', 'waiter', $wait)"
 		: "SELECT lease_acquire('$name', '1 hour', 'waiter', $wait)", $place{where});
 
 	look($node, "SELECT $way{do}($pid)") if $way{do};

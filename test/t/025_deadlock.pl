@@ -23,7 +23,7 @@ sub wait_sql
 	my ($call, $resource, $owner, $wait) = @_;
 
 	$wait //= q{'1 min'};
-	return $call eq 'lease_wait' ? "CALL lease_wait('$resource', '1 hour', '$owner', $wait, NULL)"
+	return $call eq 'lease_wait' ? "CALL lease_wait('$resource', '1 hour', '$owner', $wait)"
 	  : "SELECT lease_acquire('$resource', '1 hour', '$owner', $wait)";
 }
 

@@ -22,7 +22,7 @@ sub wait_sql
 {
 	my ($call, $owner) = @_;
 
-	return $call eq 'lease_wait' ? "CALL lease_wait('r', '1 hour', '$owner', '1 min', NULL)"
+	return $call eq 'lease_wait' ? "CALL lease_wait('r', '1 hour', '$owner', '1 min')"
 	  : "SELECT lease_acquire('r', '1 hour', '$owner', '1 min')";
 }
 

@@ -61,7 +61,7 @@ foreach my $hours (-1, +1)
 	my $offset = sprintf('%+d', $hours * 3600);
 	my %waits = (
 		'lease_acquire' => [ q{SELECT lease_acquire('held', '1 hour', 'w1', '2 s')}, in_queue() ],
-		'lease_wait' => [ q{CALL lease_wait('held', '1 hour', 'w2', '2 s', NULL)}, in_queue() ],
+		'lease_wait' => [ q{CALL lease_wait('held', '1 hour', 'w2', '2 s')}, in_queue() ],
 	);
 	my (%session, %since);
 

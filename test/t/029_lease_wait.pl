@@ -23,10 +23,12 @@ $node->safe_psql('postgres', q{
 	CREATE PROCEDURE work(r text, o text) LANGUAGE plpgsql AS $$
 	DECLARE
 		granted boolean;
+		token bigint;
+		expires timestamptz;
 		n int;
 	BEGIN
 		INSERT INTO log (what) VALUES ('before ' || o);
-		CALL lease_wait(r, '1 hour', o, '1 min', granted);
+		CALL lease_wait(r, '1 hour', o, '1 min', granted, token, expires);
 		INSERT INTO log (what) VALUES (o || ' ' || granted);
 		COMMIT;
 		PERFORM lease_release(r, o);
@@ -35,26 +37,32 @@ $node->safe_psql('postgres', q{
 	CREATE PROCEDURE work_in_loop(o text) LANGUAGE plpgsql AS $$
 	DECLARE
 		granted boolean;
+		token bigint;
+		expires timestamptz;
 		r record;
 	BEGIN
 		FOR r IN SELECT 'loop' || i AS resource FROM generate_series(1, 3) AS i LOOP
-			CALL lease_wait(r.resource, '1 hour', o, '1 min', granted);
+			CALL lease_wait(r.resource, '1 hour', o, '1 min', granted, token, expires);
 			INSERT INTO log (what) VALUES (o || ' ' || r.resource || ' ' || granted);
 		END LOOP;
 	END $$;
 	CREATE PROCEDURE work_with_handler(r text, o text) LANGUAGE plpgsql AS $$
 	DECLARE
 		granted boolean;
+		token bigint;
+		expires timestamptz;
 	BEGIN
-		CALL lease_wait(r, '1 hour', o, '1 min', granted);
+		CALL lease_wait(r, '1 hour', o, '1 min', granted, token, expires);
 	EXCEPTION WHEN division_by_zero THEN
 		NULL;
 	END $$;
 	CREATE FUNCTION wait_in_function(r text) RETURNS void LANGUAGE plpgsql AS $$
 	DECLARE
 		granted boolean;
+		token bigint;
+		expires timestamptz;
 	BEGIN
-		CALL lease_wait(r, '1 hour', 'x', '1 min', granted);
+		CALL lease_wait(r, '1 hour', 'x', '1 min', granted, token, expires);
 	END $$;
 });
 
@@ -66,9 +74,9 @@ sub hold
 }
 
 # Results, without waiting and with.
-is($session->query_safe(q{CALL lease_wait('free', '1 hour', 'a', '1 min', NULL)}), 't', 'a free lease is granted');
-is($session->query_safe(q{CALL lease_wait('free', '1 hour', 'a', '0', NULL)}), 'f', 'a held one is refused without a wait');
-is($session->query_safe(q{CALL lease_wait('free', '1 hour', 'a', '20 ms', NULL)}), 'f', 'and after one');
+like($session->query_safe(q{CALL lease_wait('free', '1 hour', 'a', '1 min')}), qr/^t\|\d+\|\d{4}-/, 'a free lease is granted');
+is($session->query_safe(q{CALL lease_wait('free', '1 hour', 'a', '0')}), 'f||', 'a held one is refused without a wait');
+is($session->query_safe(q{CALL lease_wait('free', '1 hour', 'a', '20 ms')}), 'f||', 'and after one');
 is(look($node, q{SELECT lease_release('free', 'a')}), 't', 'the first call was committed');
 
 # What it holds while it waits; at READ COMMITTED and above.
@@ -76,7 +84,7 @@ foreach my $isolation ('read committed', 'repeatable read', 'serializable')
 {
 	hold('r');
 	$session->query_safe("SET default_transaction_isolation = '$isolation'");
-	my $pid = send_to_wait($node, $session, q{CALL lease_wait('r', '1 hour', 'w', '1 min', NULL)});
+	my $pid = send_to_wait($node, $session, q{CALL lease_wait('r', '1 hour', 'w', '1 min')});
 
 	# Its own virtual transaction is a lock, too.
 	is(look($node, $holds . $pid), 'f|f|1', "$isolation: no snapshot, no transaction id, no lock");
@@ -124,21 +132,21 @@ $session->query_safe('RESET default_transaction_isolation');
 # Where it cannot commit, it fails with a clear error.
 hold('blocked');
 $session->query_safe('BEGIN');
-session_fails($session, q{CALL lease_wait('blocked', '1 hour', 'x', '1 min', NULL)}, '2D000',
+session_fails($session, q{CALL lease_wait('blocked', '1 hour', 'x', '1 min')}, '2D000',
 	'transaction block.*HINT:  .*lease_acquire', 'an error in a transaction block');
 $session->query_safe('ROLLBACK');
 session_fails($session, q{SELECT wait_in_function('blocked')}, '2D000', 'HINT:  ', 'an error in a function');
-session_fails($session, q{DO $$ DECLARE g bool; BEGIN BEGIN CALL lease_wait('blocked', '1 hour', 'x', '1 min', g); EXCEPTION WHEN division_by_zero THEN END; END $$},
+session_fails($session, q{DO $$ DECLARE g bool; t bigint; e timestamptz; BEGIN BEGIN CALL lease_wait('blocked', '1 hour', 'x', '1 min', g, t, e); EXCEPTION WHEN division_by_zero THEN END; END $$},
 	'2D000', '', 'an error below an exception handler');
 session_fails($session, q{CALL work_with_handler('blocked', 'x')}, '2D000', '', 'an error below a handler in a procedure');
-session_fails($session, q{CALL lease_wait('blocked', '1 hour', NULL, '1 min', NULL)}, '22004', 'owner', 'NULL is an error');
+session_fails($session, q{CALL lease_wait('blocked', '1 hour', NULL, '1 min')}, '22004', 'owner', 'NULL is an error');
 $session->query_safe('SET default_transaction_read_only = on');
-session_fails($session, q{CALL lease_wait('blocked', '1 hour', 'x', '1 min', NULL)}, '25006', 'lease_wait', 'an error in a read-only transaction');
+session_fails($session, q{CALL lease_wait('blocked', '1 hour', 'x', '1 min')}, '25006', 'lease_wait', 'an error in a read-only transaction');
 $session->query_safe('RESET default_transaction_read_only');
 nothing_left($node, 'errors');
 
 # After an error in the wait the session can wait again.
-my $pid = send_to_wait($node, $session, q{CALL lease_wait('blocked', '1 hour', 'x', '1 min', NULL)});
+my $pid = send_to_wait($node, $session, q{CALL lease_wait('blocked', '1 hour', 'x', '1 min')});
 look($node, "SELECT pg_cancel_backend($pid)");
 like(answer($session), qr/57014/, 'cancelled');
 send_to_wait($node, $session, q{CALL work('blocked', 'w')});
@@ -149,8 +157,8 @@ nothing_left($node, 'again');
 # session's first temporary table stay.
 hold('with table');
 my $fresh = open_session($node);
-send_to_wait($node, $fresh, q{DO $$ DECLARE g bool; BEGIN
-	CREATE TEMP TABLE t (); CALL lease_wait('with table', '1 hour', 'w', '1 min', g); ASSERT g; END $$});
+send_to_wait($node, $fresh, q{DO $$ DECLARE g bool; t bigint; e timestamptz; BEGIN
+	CREATE TEMP TABLE t (); CALL lease_wait('with table', '1 hour', 'w', '1 min', g, t, e); ASSERT g; END $$});
 look($node, q{SELECT lease_release('with table', 'holder')});
 is(answer($fresh), '', 'a temporary table made in the same transaction');
 nothing_left($node, 'a temporary table');

@@ -28,7 +28,7 @@ sub wait_sql
 {
 	my ($call, $owner, $wait) = @_;
 
-	return $call eq 'lease_wait' ? "CALL lease_wait('r', '1 hour', '$owner', $wait, NULL)"
+	return $call eq 'lease_wait' ? "CALL lease_wait('r', '1 hour', '$owner', $wait)"
 	  : "SELECT lease_acquire('r', '1 hour', '$owner', $wait)";
 }
 

@@ -119,9 +119,11 @@ SKIP:
 		CREATE PROCEDURE wait_at_gate() LANGUAGE plpgsql AS $$
 		DECLARE
 			ok boolean;
+			token bigint;
+			expires timestamptz;
 		BEGIN
 			INSERT INTO gate DEFAULT VALUES;
-			CALL lease_wait('woken', '1 hour', 'w', NULL, ok);
+			CALL lease_wait('woken', '1 hour', 'w', NULL, ok, token, expires);
 		END $$;
 		SELECT lease_acquire('woken', '1 hour', 'holder')});
 	$gate->query_safe('SELECT pg_advisory_lock(1)');

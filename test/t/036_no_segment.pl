@@ -25,7 +25,7 @@ if (look($node, 'SHOW server_version_num') < 170000)
 
 # A segment is a new file in this folder, since start_node() chooses files.
 my $folder = $node->data_dir . '/pg_dynshmem';
-my $no_queue = qr/LOG:  lease_lock has no wait queue: could not open shared memory segment/;
+my $no_queue = qr/LOG:  lease_lock has no shared memory: could not open shared memory segment/;
 
 chmod(0500, $folder) or die "could not change $folder: $!";
 
@@ -56,7 +56,7 @@ is(look($node, q{SELECT count(*) FROM pg_locks WHERE pid <> pg_backend_pid()}), 
 
 # Waiters.
 my @waiters = map { open_session($node) } 0, 1;
-my @calls = (q{SELECT lease_acquire('r', '1 hour', 'w0', NULL)}, q{CALL lease_wait('r', '1 hour', 'w1', '1 min', NULL)});
+my @calls = (q{SELECT lease_acquire('r', '1 hour', 'w0', NULL)}, q{CALL lease_wait('r', '1 hour', 'w1', '1 min')});
 send_to_wait($node, $waiters[$_], $calls[$_]) foreach 0, 1;
 is(look($node, q{SELECT lease_release('r', 'o')}), 't', 'the lease is released');
 becomes($node, q{SELECT owner ~ '^w[01]$' FROM lease_status}, 't', 'one waiter gets it');

@@ -68,9 +68,9 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ')
 	expired('h2');
 	is($other->query_safe(q{SELECT lease_acquire('counter:1', '1 hour', 'o2')}), 't', "$level, before: taken over");
 	continue_backend($holder_pid);
-	session_fails($holder, q{UPDATE counter SET n = 100}, '55P03', 'not held by owner "h2"', "$level, before: the write is refused");
+	session_fails($holder, q{UPDATE counter SET n = 100}, '55000', 'not held by owner "h2"', "$level, before: the write is refused");
 	$holder->query_safe('ROLLBACK');
-	session_fails($holder, q{SELECT lease_assert('counter:1', 'h2')}, '55P03', 'not held by owner "h2"', "$level, before: so is an assert");
+	session_fails($holder, q{SELECT lease_assert('counter:1', 'h2')}, '55000', 'not held by owner "h2"', "$level, before: so is an assert");
 	is(look($node, q{SELECT n FROM counter}), 2, "$level, before: nothing was written");
 	is($other->query_safe(q{SELECT lease_release('counter:1', 'o2')}), 't', 'released');
 }
@@ -107,7 +107,7 @@ look($node, q{
 			BEGIN
 				IF how = 'plain' THEN
 					IF NOT EXISTS (SELECT FROM lease_status WHERE owner = me AND state = 'held') THEN
-						RAISE lock_not_available;
+						RAISE object_not_in_prerequisite_state;
 					END IF;
 				ELSIF how = 'assert' THEN
 					PERFORM lease_assert('counter:1', me);
@@ -119,7 +119,7 @@ look($node, q{
 				INSERT INTO written VALUES (read + 1);
 				PERFORM pg_sleep(0.004 * random()) WHERE random() < 0.5;
 				done := done + 1;
-			EXCEPTION WHEN lock_not_available THEN
+			EXCEPTION WHEN object_not_in_prerequisite_state THEN
 				refused := refused + 1;
 			END;
 			COMMIT;

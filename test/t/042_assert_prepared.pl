@@ -18,7 +18,7 @@ $session->query_safe(q{SELECT lease_acquire('r', '1 hour', 'a')});
 $session->query_safe(q{BEGIN; SELECT lease_assert('r', 'a'); PREPARE TRANSACTION 'p'});
 $node->safe_psql('postgres', q{UPDATE lease_lock SET expires_at = '2000-01-01'});
 
-session_fails($session, q{SELECT lease_assert('r', 'a')}, '55P03', 'not held', 'the next transaction of the session looks again');
+session_fails($session, q{SELECT lease_assert('r', 'a')}, '55000', 'not held', 'the next transaction of the session looks again');
 is($session->query_safe(q{SELECT lease_acquire('r', '1 hour', 'b')}), 'f', 'nobody takes it over');
 $session->quit;
 

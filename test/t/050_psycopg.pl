@@ -22,11 +22,11 @@ renamed by the holder: chair 1
 renewed: True
 busy: item:1
 and again: table 2
-late write: 55P03 LockNotAvailable
+late write: 55000 ObjectNotInPrerequisiteState
 stale version: 40001 SerializationFailure
 deadlock: 40P01 DeadlockDetected
-write without a lease: 55P03 LockNotAvailable
-assert without a lease: 55P03 LockNotAvailable
+write without a lease: 22023 InvalidParameterValue
+assert without a lease: 55000 ObjectNotInPrerequisiteState
 null: 22004 NullValueNotAllowed
 empty: 22023 InvalidParameterValue
 read only: 25006 ReadOnlySqlTransaction

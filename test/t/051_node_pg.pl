@@ -32,11 +32,11 @@ renamed by the holder: chair 1
 renewed: true
 busy: item:1
 and again: table 2
-late write: 55P03
+late write: 55000
 stale version: 40001
 deadlock: 40P01
-write without a lease: 55P03
-assert without a lease: 55P03
+write without a lease: 22023
+assert without a lease: 55000
 null: 22004
 empty: 22023
 read only: 25006

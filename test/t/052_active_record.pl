@@ -17,13 +17,13 @@ renamed by the holder: chair 1
 renewed: true
 busy: item:1
 and again: table 2
-late write: 55P03 ActiveRecord::LockWaitTimeout
+late write: 55000 ActiveRecord::StatementInvalid
 stale record: ActiveRecord::StaleObjectError
 stale version: 40001 ActiveRecord::SerializationFailure
 renewed after the release: false
 deadlock: 40P01 ActiveRecord::Deadlocked
-write without a lease: 55P03 ActiveRecord::LockWaitTimeout
-assert without a lease: 55P03 ActiveRecord::LockWaitTimeout
+write without a lease: 22023 ActiveRecord::StatementInvalid
+assert without a lease: 55000 ActiveRecord::StatementInvalid
 null: 22004 ActiveRecord::StatementInvalid
 empty: 22023 ActiveRecord::StatementInvalid
 read only: 25006 ActiveRecord::StatementInvalid

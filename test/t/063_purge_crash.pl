@@ -16,7 +16,7 @@ use Time::HiRes qw(usleep);
 
 my $node = start_purging_node('killed', "restart_after_crash = on\nmax_wal_size = 4GB\n");
 my $psql = sub { return $node->safe_psql('postgres', shift) };
-my $contents = q{SELECT string_agg(concat_ws(' ', resource, owner, token, granted_at, expires_at, holder, xid), ', ' ORDER BY resource)
+my $contents = q{SELECT string_agg(concat_ws(' ', resource, owner, token, granted_at, expires_at, role, xid), ', ' ORDER BY resource)
 	FROM lease_lock WHERE resource NOT LIKE 'ended %'};
 my $crashed = qr/all server processes terminated; reinitializing/;
 

@@ -56,7 +56,7 @@ is(as('limited', q{SELECT lease_acquire('r', '1 min', 'o'), lease_renew('r', '60
 refused('limited', "SELECT $_", '22023', $too_long, "ttl: beyond it: $_")
   foreach q{lease_acquire('r', '60.001 s', 'o')}, q{lease_acquire('r', '100000 years', 'o')},
   q{lease_acquire('r', '61 s', 'o', '1 s')}, q{lease_renew('r', '1 hour', 'o')};
-refused('limited', q{CALL lease_wait('r', '1 hour', 'o', '1 s', NULL)}, '22023', $too_long, 'ttl: beyond it: lease_wait');
+refused('limited', q{CALL lease_wait('r', '1 hour', 'o', '1 s')}, '22023', $too_long, 'ttl: beyond it: lease_wait');
 is(as('free', q{SELECT lease_acquire('f', '100000 years', 'o')}), 't', 'ttl: other roles have no limit');
 is(as('limited', q{SELECT lease_acquire('r', '250 ms', 'o')}, 'strict'), 't', 'ttl: the limit of a database');
 is(as('free', q{SELECT lease_acquire('r2', '250 ms', 'o')}, 'strict'), 't', 'ttl: for every role');
@@ -70,13 +70,21 @@ clean();
 is(as('limited', $two), 't|t', 'leases: up to the limit');
 refused('limited', $third, '53400', $too_many, 'leases: beyond it');
 refused('limited', q{SELECT lease_acquire('c', '1 min', 'o', '1 min')}, '53400', $too_many, 'leases: beyond it, with a wait');
-refused('limited', q{CALL lease_wait('c', '1 min', 'o', '1 min', NULL)}, '53400', $too_many, 'leases: beyond it, lease_wait');
+refused('limited', q{CALL lease_wait('c', '1 min', 'o', '1 min')}, '53400', $too_many, 'leases: beyond it, lease_wait');
 is($node->safe_psql('postgres', q{SELECT count(*) FROM lease_lock WHERE resource = 'c'}), 0, 'leases: a refused grant leaves no row');
 is(as('limited', q{SELECT lease_acquire('a', '1 min', 'o'), lease_renew('a', '1 min', 'o')}), 'f|t', 'leases: at the limit, a held lease is refused and can be renewed');
 is(as('limited', q{SELECT lease_acquire('d', '1 min', 'p'), lease_acquire('e', '1 min', 'p')}), 't|t', 'leases: another owner has a count of its own');
 is(as('limited', "SELECT lease_release('a', 'o'); $third"), "t\nt", 'leases: a released one does not count');
 is(as('free', q{SELECT lease_acquire('f' || i, '1 hour', 'o') FROM generate_series(1, 5) AS i}), join("\n", ('t') x 5), 'leases: other roles have no limit');
-refused('limited', q{SELECT lease_acquire('d2', '1 min', 'o')}, '53400', 'too many leases', 'leases: those acquired by other roles count');
+refused('limited', q{SELECT lease_acquire('d2', '1 min', 'o')}, '53400', 'too many leases', 'leases: at the limit of this role');
+
+# Another role cannot use up the limit by acquiring or transferring leases under
+# the same owner, which this role could not release.
+clean();
+is(as('free', q{SELECT lease_acquire('junk' || i, '1 hour', CASE WHEN i < 3 THEN 'o' ELSE 'x' END) FROM generate_series(1, 4) AS i}), join("\n", ('t') x 4), 'another role takes leases');
+is(as('free', q{SELECT count(lease_transfer('junk' || i, 'x', 'o')) FROM generate_series(3, 4) AS i}), 2, 'and transfers leases');
+is(as('limited', $two), 't|t', 'which do not count');
+refused('limited', $third, '53400', $too_many, 'but those of this role do');
 
 # Leases that other owners acquired cannot be handed over beyond the limit, either.
 clean();
@@ -104,6 +112,7 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM lease_status'), 0, 'statem
 
 # an open transaction of another session: counts until it is rolled back
 my $open = open_session($node);
+$open->query_safe('SET ROLE limited');
 foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s', 'PREPARE TRANSACTION')
 {
 	clean();
@@ -143,11 +152,11 @@ $open->query_safe('ROLLBACK');
 clean();
 as('limited', $two);
 $open->query_safe(q{BEGIN; SELECT lease_renew('a', '1 hour', 'o')});
-is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SELECT lease_acquire('c', '1 min', 'o')}), 't', 'open renewal: the lease counts once');
+is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SET ROLE limited; SELECT lease_acquire('c', '1 min', 'o')}), 't', 'open renewal: the lease counts once');
 $open->query_safe(q{SELECT lease_release('b', 'o')});
-sql_fails($node, q{SET lease_lock.max_leases_per_owner = 3; SELECT lease_acquire('d', '1 min', 'o')}, '53400', 'too many leases', 'open release: the lease still counts');
+sql_fails($node, q{SET lease_lock.max_leases_per_owner = 3; SET ROLE limited; SELECT lease_acquire('d', '1 min', 'o')}, '53400', 'too many leases', 'open release: the lease still counts');
 $open->query_safe('COMMIT');
-is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SELECT lease_acquire('d', '1 min', 'o')}), 't', 'until it is committed');
+is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SET ROLE limited; SELECT lease_acquire('d', '1 min', 'o')}), 't', 'until it is committed');
 
 # a waiter that is over the limit when its turn comes lets the next one go on
 {
@@ -157,7 +166,7 @@ is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SELEC
 	clean();
 	as('limited', $two);
 	look($node, q{SELECT lease_acquire('c', '1 hour', 'holder')});
-	$waiter->query_safe('SET lease_lock.max_leases_per_owner = 2');
+	$waiter->query_safe('SET lease_lock.max_leases_per_owner = 2; SET ROLE limited');
 	send_to_wait($node, $waiter, q{SELECT lease_acquire('c', '1 min', 'o', '1 min')});
 	send_to_wait($node, $next, q{SELECT lease_acquire('c', '1 min', 'next', '1 min')});
 	is(look($node, q{SELECT lease_release('c', 'holder')}), 't', 'waiter: its turn comes');
@@ -175,8 +184,8 @@ is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SELEC
 
 	clean();
 	as('limited', q{SELECT lease_acquire('a', '1 min', 'o')});
-	$open->query_safe('BEGIN; ALTER SEQUENCE lease_token_seq CACHE 1');
-	$_->query_safe('SET lease_lock.max_leases_per_owner = 2') foreach @both;
+	$open->query_safe('RESET ROLE; BEGIN; ALTER SEQUENCE lease_token_seq CACHE 1');
+	$_->query_safe('SET lease_lock.max_leases_per_owner = 2; SET ROLE limited') foreach @both;
 	send_to_wait($node, $both[$_], "SELECT lease_acquire('last$_', '1 min', 'o')", in_lock_manager()) foreach 0, 1;
 	$open->query_safe('COMMIT');
 	@granted = map { answer($_) } @both;

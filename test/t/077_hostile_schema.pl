@@ -137,7 +137,7 @@ my %call = (
 	lease_request => q{SELECT * FROM evil.lease_request('r', '1 hour', 'p'); SELECT * FROM evil.lease_request('q', '1 hour', 'o', payload => '{}', lock_delay => '1 s', min_hold => '1 s')},
 	lease_wait => q{CALL evil.lease_wait('w', '1 hour', 'o', '1 ms', NULL); CALL evil.lease_wait('w', '1 hour', 'o', '1 ms', NULL, NULL, NULL)},
 	lease_renew => q{SELECT evil.lease_renew('r', '1 hour', 'o'), evil.lease_renew('r', '1 hour', 'o', '1')},
-	lease_renew_all => q{SELECT evil.lease_renew_all('1 hour', 'o'), evil.lease_renew('{a,b}'::pg_catalog.text[], '1 hour', 'o')},
+	lease_renew_all => q{SELECT evil.lease_renew_all('1 hour', 'o'), evil.lease_renew_several('{a,b}'::pg_catalog.text[], '1 hour', 'o')},
 	lease_set_payload => q{SELECT evil.lease_set_payload('r', 'o', '{}')},
 	lease_downgrade => q{SELECT evil.lease_acquire('d', '1 hour', 'o'), evil.lease_downgrade('d', 'o')},
 	lease_session_ended => q{SELECT evil.lease_session_ended('1'); SELECT * FROM evil.lease_request('e', NULL, 'o', session => 't')},

@@ -41,7 +41,7 @@ END
 update_script('1.0', 'next.1', <<'SQL');
 ALTER SEQUENCE lease_token_seq OWNED BY NONE;
 ALTER TABLE lease_lock SET (fillfactor = 60);
-CREATE INDEX lease_lock_next ON lease_lock (holder);
+CREATE INDEX lease_lock_next ON lease_lock (role);
 DROP FUNCTION lease_wait_graph();
 DROP VIEW lease_contenders, lease_status;
 CREATE VIEW lease_status AS SELECT resource, owner, token, expires_at, 'next' AS version FROM lease_lock
@@ -109,7 +109,7 @@ sub all_functions_work
 	my @steps = (
 		[ q{SELECT lease_acquire('f', '1 hour', 'a')}, 't' ],
 		[ q{SELECT lease_acquire('f', '1 hour', 'b', '10 ms')}, 'f' ],
-		[ q{CALL lease_wait('f', '1 hour', 'b', '10 ms', NULL)}, 'f' ],
+		[ q{CALL lease_wait('f', '1 hour', 'b', '10 ms')}, 'f||' ],
 		[ q{SELECT lease_renew('f', '2 hours', 'a')}, 't' ],
 		[ q{SELECT lease_token('f', 'a') = (SELECT token FROM lease_status WHERE resource = 'f')}, 't' ],
 		[ q{SELECT count(*) FROM lease_waiters}, 0 ],
@@ -163,7 +163,7 @@ begin_again();
 my %waiter = map { $_ => open_session($node) } 'function', 'procedure';
 is($user->query_safe(q{SELECT lease_acquire('busy', '1 hour', 'me')}), 't', 'a lease that others wait for');
 send_to_wait($node, $waiter{function}, q{SELECT lease_acquire('busy', '1 hour', 'w1', NULL)});
-send_to_wait($node, $waiter{procedure}, q{CALL lease_wait('busy', '1 hour', 'w2', NULL, NULL)});
+send_to_wait($node, $waiter{procedure}, q{CALL lease_wait('busy', '1 hour', 'w2', NULL)});
 
 # The waiting function holds no lock on the table; the update waits for nobody.
 $admin->query_safe("SET lock_timeout = '20s'");
@@ -199,7 +199,7 @@ $admin->query_safe(q{ALTER EXTENSION lease_lock UPDATE TO 'next.2'});
 foreach my $call (q{lease_release('safe', 'me')}, q{lease_renew('safe', '2 hours', 'me')},
 	q{lease_acquire('safe', '1 hour', 'you')}, q{lease_token('safe', 'me')})
 {
-	session_fails($user, "SELECT $call", '55000',
+	session_fails($user, "SELECT $call", '42P17',
 		'lock table "lease_lock" were altered.*HINT:  .*updated.*connect again', "newer table: $call");
 }
 $admin->query_safe(q{ALTER EXTENSION lease_lock UPDATE TO 'next.1'});

@@ -76,13 +76,13 @@ is($psql->($sequence), $last_token, 'and so is the token sequence');
 is($psql->(q{SELECT count(*), bool_and(xid < pg_current_xact_id()) FROM lease_lock}), '104|t',
 	'transaction ids of the grants are in the past');
 is($psql->(q{SELECT DISTINCT pg_xact_status(xid) FROM lease_lock}), 'committed', 'and known to have committed');
-is($psql->(q{SELECT string_agg(DISTINCT state || ' ' || holder, ',' ORDER BY state || ' ' || holder)
+is($psql->(q{SELECT string_agg(DISTINCT state || ' ' || role, ',' ORDER BY state || ' ' || role)
 		FROM lease_status WHERE resource <> 'gone'}),
 	'expired ' . $new->safe_psql('postgres', 'SELECT current_user') . ',held '
 	  . $new->safe_psql('postgres', 'SELECT current_user') . ',held worker',
-	'lease_status: states and holders');
-like($psql->(q{SELECT holder FROM lease_status WHERE resource = 'gone'}), qr/unknown \(OID=\d+\)/,
-	'lease_status: a holder that was dropped before');
+	'lease_status: states and roles');
+like($psql->(q{SELECT role FROM lease_status WHERE resource = 'gone'}), qr/unknown \(OID=\d+\)/,
+	'lease_status: a role that was dropped before');
 
 # Held is held, for the same owners and roles.
 is($psql->(q{SELECT count(*) FROM generate_series(1, 100) AS n

@@ -85,7 +85,7 @@ $open->query_safe(q{BEGIN; SELECT lease_acquire('open', '1 hour', 'o')});
 
 # Two waiters, and locks until there are none left.
 send_to_wait($node, $waiter{1}, q{SELECT lease_acquire('held 1', '1 hour', 'w1', NULL)});
-send_to_wait($node, $waiter{2}, q{CALL lease_wait('held 1', '1 hour', 'w2', NULL, NULL)});
+send_to_wait($node, $waiter{2}, q{CALL lease_wait('held 1', '1 hour', 'w2', NULL)});
 my $queue = q{SELECT string_agg(owner || position, ',' ORDER BY position) FROM lease_waiters};
 
 # Once before, since lookups in shared catalogs take locks, too.
@@ -106,7 +106,7 @@ foreach my $call (
 {
 	session_fails($user, "SELECT $call", '53200', $full, "no locks left: $call");
 }
-session_fails($user, q{CALL lease_wait('free', '1 hour', 'b', '1 min', NULL)}, '53200', $full, 'no locks left: lease_wait');
+session_fails($user, q{CALL lease_wait('free', '1 hour', 'b', '1 min')}, '53200', $full, 'no locks left: lease_wait');
 is(tokens(), $tokens, 'all leases are as they were');
 is(look($node, $queue), 'w11,w22', 'the queue is as it was');
 
@@ -119,7 +119,7 @@ $open->query_safe('ROLLBACK');
 give_back_locks();
 is($user->query_safe(q{SELECT lease_acquire('brief', '2 s', 'a')}), 't', 'a lease that will expire');
 send_to_wait($node, $waiter{3}, q{SELECT lease_acquire('brief', '1 hour', 'w3', NULL)});
-send_to_wait($node, $waiter{4}, q{CALL lease_wait('brief', '1 hour', 'w4', NULL, NULL)});
+send_to_wait($node, $waiter{4}, q{CALL lease_wait('brief', '1 hour', 'w4', NULL)});
 take_all_locks();
 like(answer($waiter{$_}), qr/ERROR:  53200: $full/s, "waiter $_ fails when its turn comes") foreach 3, 4;
 is(look($node, $queue), 'w11,w22', 'and left the queue');

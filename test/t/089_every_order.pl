@@ -89,7 +89,7 @@ BEGIN
 	WHEN 'asserted' THEN
 		BEGIN
 			RETURN lease_assert(r, o) IS NOT NULL;
-		EXCEPTION WHEN lock_not_available THEN
+		EXCEPTION WHEN object_not_in_prerequisite_state THEN
 			RETURN false;
 		END;
 	WHEN 'expired' THEN

@@ -237,8 +237,9 @@ $node->safe_psql('postgres', q{
 		WHEN SQLSTATE 'UNDO1' THEN
 			RETURN CASE WHEN answer THEN 'yes' ELSE 'no' END;
 		WHEN lock_not_available THEN
-			-- of the wait, or of the assertion
-			RETURN CASE WHEN SQLERRM ~ 'lock timeout' THEN 'waits' ELSE 'no' END;
+			RETURN 'waits';
+		WHEN object_not_in_prerequisite_state THEN
+			RETURN 'no';
 	END $$});
 
 my @requests;

@@ -77,7 +77,7 @@ append_to_file($script, <<'SQL');
 	SELECT note(:round, 'r' || :r, 'w' || :me, :token);
 	SELECT lease_release('r' || :r, 'w' || :me);
 \elif :kind = 3
-	CALL lease_wait('r' || :r, '1 s', 'w' || :me, NULL, NULL, NULL, NULL) \gset
+	CALL lease_wait('r' || :r, '1 s', 'w' || :me, NULL) \gset
 	SELECT note(:round, 'r' || :r, 'w' || :me, :token);
 	SELECT lease_release('r' || :r, 'w' || :me);
 \elif :kind = 4 and :resources > 2

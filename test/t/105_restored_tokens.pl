@@ -64,13 +64,13 @@ foreach my $change ([ 'CACHE 10', 'CACHE 1' ], [ 'INCREMENT 2', 'INCREMENT 1' ],
 {
 	$session->query_safe(q{SELECT lease_acquire('before', '1 hour', 'o'), lease_release('before', 'o')});
 	$node->safe_psql('postgres', "ALTER SEQUENCE lease_token_seq $change->[0]");
-	session_fails($session, q{SELECT lease_acquire('altered', '1 hour', 'o')}, '55000', 'token sequence "lease_token_seq" was altered.*HINT', "$change->[0]: refused");
+	session_fails($session, q{SELECT lease_acquire('altered', '1 hour', 'o')}, '42P17', 'token sequence "lease_token_seq" was altered.*HINT', "$change->[0]: refused");
 	is($session->query_safe(q{SELECT lease_acquire('after 1', '1 hour', 'other'), lease_renew('after 1', '1 hour', 'o')}), 'f|t', "$change->[0]: what needs no token works");
 	$node->safe_psql('postgres', "ALTER SEQUENCE lease_token_seq $change->[1]");
 	is($session->query_safe(q{SELECT lease_acquire('altered', '1 hour', 'o'), lease_release('altered', 'o')}), 't|t', "$change->[1]: granted again");
 }
 $node->safe_psql('postgres', 'ALTER SEQUENCE lease_token_seq SET UNLOGGED');
-session_fails($session, q{SELECT lease_acquire('altered', '1 hour', 'o')}, '55000', 'was altered', 'SET UNLOGGED: refused');
+session_fails($session, q{SELECT lease_acquire('altered', '1 hour', 'o')}, '42P17', 'was altered', 'SET UNLOGGED: refused');
 $node->safe_psql('postgres', 'ALTER SEQUENCE lease_token_seq SET LOGGED');
 is($session->query_safe(q{SELECT lease_acquire('altered', '1 hour', 'o')}), 't', 'SET LOGGED: granted again');
 $session->quit;

@@ -86,7 +86,7 @@ is(told_soon(sub { "$_[1]->{event} $_[1]->{resource} $_[1]->{owner} " . (exists 
 $sql->("SELECT lease_release('job/1', 'ann')");
 is(finish_query($waiter), 't', 'the holder gave way');
 is(told(), 'released job/1, granted job/1', 'which is told, too');
-begin_query($waiter, "CALL lease_wait('job/1', '1 hour', 'carl', '180 s', NULL)");
+begin_query($waiter, "CALL lease_wait('job/1', '1 hour', 'carl', '180 s')");
 is(told_soon(), 'wanted job/1', 'wanted by lease_wait()');
 $sql->("SELECT lease_release('job/1', 'bob')");
 is(finish_query($waiter), 't', 'granted');

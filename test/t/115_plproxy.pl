@@ -119,7 +119,7 @@ SELECT lease_acquire('b', '1 hour', 'z'), lease_acquire('b1', '1 hour', 'z'), le
 SELECT lease_acquire_any(ARRAY['b', 'b1', 'd', 'd1', 'd2'], '1 hour', 'y'), lease_acquire_any(ARRAY['b', 'b1', 'd', 'd1', 'd2'], '1 hour', 'y', '10 ms'), lease_acquire_any(ARRAY['b', 'b1', 'd', 'd1', 'd3', 'd2'], '1 hour', 'y', '10 ms')
 SELECT lease_acquire_any(ARRAY['b', NULL, 'd'], '1 hour', 'y')
 SELECT lease_acquire_any(ARRAY['b', 'b1', 'd', 'd1', 'd2'], '1 hour', 'y', '-1 s')
-SELECT lease_renew(ARRAY['{t}1', '{t}2'], '2 hours', 'o'), lease_renew(ARRAY['{t}1', '{t}3'], '2 hours', 'o')
+SELECT lease_renew_several(ARRAY['{t}1', '{t}2'], '2 hours', 'o'), lease_renew_several(ARRAY['{t}1', '{t}3'], '2 hours', 'o')
 SELECT lease_downgrade('b', 'z') > 0, lease_downgrade('b', 'z') IS NULL
 SELECT lease_set_payload('d1', 'z', '[1]'), lease_set_payload('d1', 'y', NULL)
 SELECT resource, place, held, mode, owner, payload FROM lease_contenders ORDER BY resource COLLATE "C", place
@@ -137,7 +137,7 @@ SELECT lease_wait_graph() LIKE 'digraph%'
 SQL
 my %has = map { $_ => 1 } split(/\n/,
 	$first->safe_psql('postgres', q{SELECT proname FROM pg_proc WHERE proname LIKE 'lease\_%' UNION SELECT relname FROM pg_class WHERE relname LIKE 'lease\_%'}));
-$has{lease_renew_array} = $first->safe_psql('postgres', q{SELECT to_regprocedure('lease_renew(text[], interval, text)') IS NOT NULL}) eq 't';
+$has{lease_renew_array} = $first->safe_psql('postgres', q{SELECT to_regprocedure('lease_renew_several(text[], interval, text)') IS NOT NULL}) eq 't';
 foreach my $call (@calls)
 {
 	next if grep { !$has{$_} } $call =~ /(lease_\w+)/g;
@@ -154,7 +154,7 @@ foreach my $name (split(/\n/, $first->safe_psql('router',
 }
 session_fails($routed, q{SELECT lease_assert('a', 'o')}, '0A000', 'not possible through a router.*before this call returns.*fencing token', 'lease_assert');
 session_fails($routed, q{SELECT lease_protect('pg_class', 'x')}, '0A000', 'of its own database only', 'lease_protect');
-session_fails($routed, q{CALL lease_wait('a', '1 hour', 'o', '0', NULL)}, '0A000', 'keeps a snapshot', 'lease_wait');
+session_fails($routed, q{CALL lease_wait('a', '1 hour', 'o', '0')}, '0A000', 'keeps a snapshot', 'lease_wait');
 session_fails($routed, q{SELECT lease_acquire_all(ARRAY['a', 'd'], '1 hour', 'o')}, '0A000', 'in 2 partitions.*Give the names a tag', 'several partitions');
 SKIP:
 {

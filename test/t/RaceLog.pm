@@ -83,9 +83,9 @@ BEGIN
 		ok := lease_renew(r, ttl, o, was.token);
 	WHEN 'assert' THEN
 		BEGIN
-			PERFORM lease_assert(r, was.token);
+			PERFORM lease_assert_token(r, was.token);
 			ok := true;
-		EXCEPTION WHEN lock_not_available THEN
+		EXCEPTION WHEN object_not_in_prerequisite_state THEN
 			ok := false;
 		END;
 	WHEN 'transfer' THEN

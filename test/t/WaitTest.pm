@@ -106,11 +106,12 @@ sub send_sql
 	return;
 }
 
-# The result of the SQL that was sent before: rows and errors.
+# The result of the SQL that was sent before: rows and errors. Of the results of
+# CALL lease_wait() only the first, so that it is that of lease_acquire().
 sub answer
 {
 	my ($session) = @_;
-	my $stdout = $session->query('');
+	my $stdout = $session->query('') =~ s/^(?:f\|\||(t)\|\d+\|\d{4}-.*)$/$1 \/\/ 'f'/mer;
 	my $stderr = $session->{stderr};
 
 	$session->{stderr} = '';

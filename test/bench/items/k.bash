@@ -7,7 +7,7 @@ send_to_wait()	# number, database, statement
 {
 	local i wait="SELECT lease_acquire('waited for', '1 hour', 'waiter', NULL)"
 
-	[ "$3" = SELECT ] || wait="CALL lease_wait('waited for', '1 hour', 'waiter', NULL, NULL)"
+	[ "$3" = SELECT ] || wait="CALL lease_wait('waited for', '1 hour', 'waiter', NULL)"
 	waiting_pids=()
 	sql "$2" -c "SELECT lease_acquire('waited for', interval '1 hour', 'holder')" >/dev/null
 	for ((i = 0; i < $1; i++)); do

@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * Limits of a session: the longest ttl, and the number of leases per owner.
+ * quota.c
+ *		Limits of a session: the longest ttl, and the number of leases per owner.
  *
  * Only a superuser may change the two settings. They are meant to be set for
  * roles and databases.
@@ -8,7 +9,11 @@
  * A session that hid the superuser's value when it connected gets no leases.
  * See superuser_settings.c.
  *
- * The leases of an owner are counted by reading the table, after the new lease
+ * Leases of an owner count if the same role acquired them. Leases of other
+ * roles under the same owner name do not count. If they did, anybody could use
+ * up the limit of an owner, with leases that the owner cannot release.
+ *
+ * The leases are counted by reading the table, after the new lease
  * was written and before the call returns. Two sessions of the same owner may
  * count at the same time. The session that counts last sees the lease of the
  * other one, committed or not, so together they never exceed the limit.
@@ -26,7 +31,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/superuser_settings.h"
-#include "grant/quota.h"
+#include "change/quota.h"
 #include "rules/rules.h"
 #include "store/store.h"
 
@@ -105,10 +110,11 @@ require_ttl_allowed(const text *resource, const char *what, int64 ttl)
 				 errhint("Use a shorter ttl and renew the lease in time, or ask a superuser to raise the setting.")));
 }
 
-/* Filter: leases of this owner that are held at this time. */
+/* Filter: leases of this owner and role that are held at this time. */
 typedef struct Counted
 {
 	const text *owner;
+	Oid			role;
 	TimestampTz now;
 } Counted;
 
@@ -118,18 +124,18 @@ is_counted(const Lease *lease, const void *arg)
 {
 	const Counted *counted = arg;
 
-	return is_owner(lease, counted->owner) && is_held(lease, counted->now);
+	return is_owner(lease, counted->owner) && lease->role == counted->role && is_held(lease, counted->now);
 }
 
 /*
- * Count the leases of an owner, and stop above the limit. A lease counts once,
- * even if several versions of its row, or several slots of its resource, are
- * found.
+ * Count the leases of an owner and role, and stop above the limit. A lease
+ * counts once, even if several versions of its row, or several slots of its
+ * resource, are found.
  */
 static int64
-count_leases(const text *owner, int64 limit)
+count_leases(const text *owner, Oid role, int64 limit)
 {
-	Counted		counted = {owner, clock_now()};
+	Counted		counted = {owner, role, clock_now()};
 	LeaseStore *store = store_open(AccessShareLock);
 	StoreScan  *scan = store_scan(store, is_counted, &counted);
 	Lease		lease;
@@ -159,9 +165,9 @@ count_leases(const text *owner, int64 limit)
  * waiting would not help.
  */
 void
-require_lease_allowed(const text *resource, const text *owner)
+require_lease_allowed(const text *resource, const text *owner, Oid role)
 {
-	if (max_leases_per_owner == 0 || count_leases(owner, max_leases_per_owner) <= max_leases_per_owner)
+	if (max_leases_per_owner == 0 || count_leases(owner, role, max_leases_per_owner) <= max_leases_per_owner)
 		return;
 
 	ereport(ERROR,

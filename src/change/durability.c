@@ -39,7 +39,7 @@
 #include "access/xlog.h"
 #include "utils/guc.h"
 
-#include "grant/durability.h"
+#include "change/durability.h"
 
 typedef enum Durability
 {

@@ -1,0 +1,126 @@
+/*-------------------------------------------------------------------------
+ *
+ * change.c
+ *		The only way to write a lease.
+ *
+ * Much must follow when a lease is written: the transaction must not trust
+ * what it remembers of the lease, waiters must hear of it, the commit may have
+ * to wait for the disk, and the change is counted, logged and sent to those
+ * who watch it. All of that is done here, so that no caller can forget it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/assertion_cache.h"
+#include "base/compat.h"
+#include "change/change.h"
+#include "change/durability.h"
+#include "monitor/events.h"
+#include "purge/purge.h"
+#include "rules/rules.h"
+#include "wait/wait.h"
+
+/* What a change means to a crash. */
+typedef enum ChangeLoss
+{
+	LOSS_HARMLESS,
+	LOSS_KEEPS,					/* if it is lost, the lease only lasts longer */
+	LOSS_SPLITS					/* if it is lost, the lease can have two holders */
+} ChangeLoss;
+
+/* What follows a change. */
+static const struct
+{
+	bool		ends_assertions;	/* of this transaction */
+	bool		concerns_waiters;
+	ChangeLoss	loss;
+}			follows[] = {
+	[CHANGE_GRANT] = {true, true, LOSS_SPLITS},
+	[CHANGE_COUNT_UP] = {true, true, LOSS_SPLITS},
+	[CHANGE_RENEW] = {false, true, LOSS_SPLITS},
+	[CHANGE_RESTART] = {false, false, LOSS_SPLITS},
+	[CHANGE_PAYLOAD] = {false, false, LOSS_SPLITS},
+	[CHANGE_TRANSFER] = {true, true, LOSS_SPLITS},
+	[CHANGE_DOWNGRADE] = {true, true, LOSS_SPLITS},
+	[CHANGE_RELEASE] = {true, true, LOSS_KEEPS},
+	[CHANGE_COUNT_DOWN] = {false, false, LOSS_KEEPS},
+	[CHANGE_BREAK] = {true, true, LOSS_HARMLESS},
+	[CHANGE_REPLACE] = {true, false, LOSS_HARMLESS},
+};
+
+/*
+ * The time from which a waiter may find room because of the change. A new
+ * shared lease or permit leaves room for the next waiter at once.
+ */
+static TimestampTz
+room_from(const Lease *new, LeaseChange change)
+{
+	if (new->mode != MODE_EXCLUSIVE && (change == CHANGE_GRANT || change == CHANGE_DOWNGRADE))
+		return DT_NOBEGIN;
+	return free_from(new);
+}
+
+/* Have the change counted, logged and sent. former is the lease that it ends or follows. */
+static void
+note_change(const Lease *new, LeaseChange change, const Lease *former)
+{
+	switch (change)
+	{
+		case CHANGE_GRANT:
+		case CHANGE_COUNT_UP:
+			note_grant(new, former);
+			break;
+		case CHANGE_RENEW:
+			note_renewal(new);
+			break;
+		case CHANGE_TRANSFER:
+			note_transfer(new, former);
+			break;
+		case CHANGE_DOWNGRADE:
+			note_downgrade(new, former);
+			break;
+		case CHANGE_RELEASE:
+			note_release(former);
+			break;
+		case CHANGE_BREAK:
+			note_break(former);
+			break;
+		case CHANGE_RESTART:
+		case CHANGE_PAYLOAD:
+		case CHANGE_COUNT_DOWN:
+		case CHANGE_REPLACE:
+			break;
+	}
+}
+
+/*
+ * Write a lease, and do all that must follow. old is the row that it is
+ * written to; NULL if the lease slot has none. former is the lease that the
+ * change ends or follows, if there is one, for those who are told. The caller
+ * holds the resource lock, and has looked at the row since.
+ *
+ * Waiters are noted before the write. If the write fails, its rollback wakes
+ * them, which does no harm.
+ */
+void
+change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, LeaseChange change, const Lease *former)
+{
+	if (follows[change].concerns_waiters)
+		wait_note_change(new->resource, room_from(new, change));
+
+	if (old == NULL)
+		store_insert(store, new);
+	else
+		store_update(store, old, new);
+
+	if (follows[change].ends_assertions)
+		forget_assertions(new);
+	if (follows[change].loss == LOSS_SPLITS)
+		durable_write();
+	else if (follows[change].loss == LOSS_KEEPS)
+		durable_release();
+	if (change == CHANGE_GRANT)
+		purge_note_grant();
+	note_change(new, change, former);
+}

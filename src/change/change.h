@@ -1,0 +1,32 @@
+/*-------------------------------------------------------------------------
+ *
+ * change.h
+ *		The only way to write a lease.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASE_LOCK_CHANGE_H
+#define LEASE_LOCK_CHANGE_H
+
+#include "store/store.h"
+
+/* What is done to a lease. */
+typedef enum LeaseChange
+{
+	CHANGE_GRANT,
+	CHANGE_COUNT_UP,			/* granted once more to the owner that holds it */
+	CHANGE_RENEW,
+	CHANGE_RESTART,				/* let the ttl of a lease of this transaction begin now */
+	CHANGE_PAYLOAD,
+	CHANGE_TRANSFER,
+	CHANGE_DOWNGRADE,			/* the shared lease that replaces an exclusive one */
+	CHANGE_RELEASE,
+	CHANGE_COUNT_DOWN,			/* released once, of several times */
+	CHANGE_BREAK,
+	CHANGE_REPLACE				/* end it, because another row now has what replaces it */
+} LeaseChange;
+
+extern void change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new,
+						 LeaseChange change, const Lease *former);
+
+#endif							/* LEASE_LOCK_CHANGE_H */
