@@ -105,7 +105,7 @@ foreach (
 	[ [ '--ttl=10s', '--kill-after=4.5s', 'job', 'true' ], qr/a ttl of 10 s is too short for a kill-after of 4\.5 s\n.*detail: SIGKILL is sent 1 s before/ ],
 	[ [ '-E', '256', 'job', 'true' ], qr/must be in range 0..255/ ],
 	[ [ '--payload=x', 'job', 'true' ], qr/invalid input syntax for type json/ ],
-	[ [ '', 'true' ], qr/resource must/ ])
+	[ [ '', 'true' ], qr/resource of a lease must not be empty/ ])
 {
 	my ($arguments, $message) = @$_;
 
@@ -117,10 +117,14 @@ program_version_ok('lease_run');
 
 # Every byte that a name can have.
 my $name = join('', map { chr } 1 .. 127) . join('', map { my $c = chr; utf8::encode($c); $c } 128 .. 255, 0x20ac, 0x1f600);
-foreach my $byte (0xc2 .. 0xf4, 0x80 .. 0xbf)
+foreach my $first (grep { index($name, chr) < 0 } 0xc2 .. 0xf4)
 {
-	next if index($name, chr($byte)) >= 0;
-	my $char = chr($byte < 0xe0 ? ($byte - 0xc0) * 64 : $byte < 0xf0 ? 0x800 + ($byte - 0xe0) * 4096 : 0x10000 + ($byte - 0xf0) * 262144);
+	# The first character that begins with this byte, but not one that needs fewer bytes.
+	my $char = chr(
+		  $first < 0xe0 ? ($first - 0xc0) * 0x40
+		: $first < 0xf0 ? ($first - 0xe0) * 0x1000 || 0x800
+		: ($first - 0xf0) * 0x40000 || 0x10000);
+
 	utf8::encode($char);
 	$name .= $char;
 }

@@ -32,9 +32,6 @@ our @EXPORT = qw(
   process_runs
 );
 
-# What happens outside must not change what lease_run does.
-delete @ENV{ grep { /^(PG(?!REGRESS|CTL|HOST|PORT|USER|DATA)|LEASE_)/ } keys %ENV };
-
 # Start lease_run for a server or a connection string. Returns a handle for
 # finish_run().
 sub start_run
