@@ -18,6 +18,7 @@
 #include "base/sessions.h"
 #include "change/durability.h"
 #include "guard/guard.h"
+#include "lease/lease.h"
 #include "purge/purge.h"
 #include "monitor/events.h"
 #include "change/quota.h"
@@ -45,6 +46,7 @@ _PG_init(void)
 	wait_init();
 	assertion_cache_init();
 	guard_init();
+	drop_init();
 	template_init();
 	purge_init();
 	worker_init();
