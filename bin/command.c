@@ -87,7 +87,7 @@ command_start(char *const *argv, int signo, const EndTimes *times)
 		lease_fatal(EXIT_NO_PROCESS, "could not create a pipe: %m");
 	fcntl(go[0], F_SETFD, FD_CLOEXEC);
 	fcntl(go[1], F_SETFD, FD_CLOEXEC);
-	fflush(NULL);
+	(void) fflush(NULL);
 
 	signals_block(&mask);
 	command = fork();

@@ -21,7 +21,6 @@
 
 #include "connection.h"
 #include "message.h"
-#include "pqexpbuffer.h"
 #include "signals.h"
 
 #define MAX_PARAMS	16
@@ -320,7 +319,7 @@ connection_cancel(Connection *connection)
 	PGcancel   *cancel = PQgetCancel(connection->pg);
 	sigset_t	mask;
 
-	fflush(NULL);
+	(void) fflush(NULL);
 	signals_block(&mask);
 	if (cancel != NULL && fork() == 0)
 	{

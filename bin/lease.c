@@ -185,7 +185,7 @@ send_request(Lease *lease, Time wait, bool again)
 static void
 note_grant(Lease *lease, PGresult *result, Time sent)
 {
-	Time		waited = (Time) floor(atof(PQgetvalue(result, 0, 2)) * SECOND);
+	Time		waited = (Time) floor(strtod(PQgetvalue(result, 0, 2), NULL) * SECOND);
 
 	lease->token = pg_strdup(PQgetvalue(result, 0, 1));
 	lease->counts_from = Min(sent + Max(waited, 0), clock_now());

@@ -8,8 +8,8 @@
 #include "postgres_fe.h"
 
 #include "clock.h"
+#include "lib/stringinfo.h"
 #include "message.h"
-#include "pqexpbuffer.h"
 
 static const char *shown_resource = "";
 static Time started;
@@ -42,15 +42,15 @@ message_seconds(void)
 char *
 message_name(const char *name)
 {
-	PQExpBufferData line;
+	StringInfoData line;
 
-	initPQExpBuffer(&line);
+	initStringInfo(&line);
 	for (const char *byte = name; *byte != '\0'; byte++)
 	{
 		if ((unsigned char) *byte < 0x20 || *byte == 0x7f)
-			appendPQExpBuffer(&line, "\\x%02x", (unsigned char) *byte);
+			appendStringInfo(&line, "\\x%02x", (unsigned char) *byte);
 		else
-			appendPQExpBufferChar(&line, *byte);
+			appendStringInfoChar(&line, *byte);
 	}
 	return line.data;
 }
@@ -61,15 +61,15 @@ message_name(const char *name)
 char *
 message_line(const char *message)
 {
-	PQExpBufferData line;
+	StringInfoData line;
 
-	initPQExpBuffer(&line);
+	initStringInfo(&line);
 	for (const char *byte = message; *byte != '\0'; byte++)
 	{
 		if ((unsigned char) *byte > 0x20)
-			appendPQExpBufferChar(&line, *byte);
+			appendStringInfoChar(&line, *byte);
 		else if (line.len > 0 && line.data[line.len - 1] != ' ')
-			appendPQExpBufferChar(&line, ' ');
+			appendStringInfoChar(&line, ' ');
 	}
 	while (line.len > 0 && line.data[line.len - 1] == ' ')
 		line.data[--line.len] = '\0';

@@ -207,7 +207,7 @@ signals_stop_self(int signo)
 	sigaction(signo, NULL, &old);
 	continued = false;
 	set_handler(signo, SIG_DFL);
-	raise(signo);
+	(void) raise(signo);
 	sigaction(signo, &old, NULL);
 	return continued;
 }
