@@ -53,6 +53,7 @@ _PG_init(void)
 	stats_init();
 	events_init();
 	watches_init();
+	announce_init();
 	quota_init();
 
 	MarkGUCPrefixReserved("lease_lock");

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/printable.h"
 #include "base/sessions.h"
 #include "base/privileges.h"
 #include "change/change.h"
@@ -129,7 +130,7 @@ count_once_more(Lease *lease, const LeaseRequest *request, TimestampTz now)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("lease on \"%s\" was acquired too many times by the same owner",
-						text_to_cstring(request->resource)),
+						printable(request->resource)),
 				 errhint("Release it as many times as it is acquired.")));
 	lease->holds++;
 	lease->expires_at = Max(lease->expires_at, end_of_lease(request, now));
