@@ -73,6 +73,8 @@ class Lease(Kept):
             try:
                 cursor, keep = self._begin(stack)
                 yield cursor
+                if cursor.connection.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
+                    raise psycopg.errors.InFailedSqlTransaction("the transaction had failed, and was rolled back")
                 keep()
             except psycopg.Error as error:
                 if self._why is not None:
