@@ -25,7 +25,6 @@
 #include "store/era.h"
 #include "monitor/watches.h"
 #include "store/store.h"
-#include "guard/template.h"
 #include "wait/wait.h"
 
 PG_MODULE_MAGIC;
@@ -45,7 +44,6 @@ _PG_init(void)
 	wait_init();
 	assertion_cache_init();
 	guard_init();
-	template_init();
 	purge_init();
 	worker_init();
 	stats_init();
