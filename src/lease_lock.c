@@ -18,6 +18,7 @@
 #include "base/sessions.h"
 #include "change/durability.h"
 #include "guard/guard.h"
+#include "lease/lease.h"
 #include "purge/purge.h"
 #include "monitor/events.h"
 #include "change/quota.h"
@@ -44,11 +45,13 @@ _PG_init(void)
 	wait_init();
 	assertion_cache_init();
 	guard_init();
+	drop_init();
 	purge_init();
 	worker_init();
 	stats_init();
 	events_init();
 	watches_init();
+	announce_init();
 	quota_init();
 
 	MarkGUCPrefixReserved("lease_lock");

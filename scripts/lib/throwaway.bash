@@ -37,7 +37,7 @@ fill_work_folder() {
 	local root
 	root=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
 	tar -C "$root" --exclude=./.git --exclude=./tmp_check --exclude='*.o' --exclude='*.bc' --exclude='*.so' -cf - . |
-		"${as_account[@]}" sh -c 'cd "$1" && mkdir tree tmp socket && tar -C tree -xf -' sh "$work"
+		"${as_account[@]}" env -C "$work" sh -c 'mkdir tree tmp socket && tar -C tree -xf -'
 }
 
 # Ends all processes in the folder, and resets it, except for what the script
@@ -77,30 +77,31 @@ processes_inside() {
 	find /proc/[0-9]*/cwd -prune -lname "$work/*" 2>/dev/null | cut -d/ -f3
 }
 
-# After SIGQUIT a postmaster exits at once, with its children and its shared
-# memory.
+# A postmaster ends its children and its shared memory at SIGQUIT. Killed, it
+# would leave segments in /dev/shm. So it has much longer than the others, which
+# it also outlives: it ends when they have ended.
 stop_process() {
-	local pid=$1 first_line=
+	local pid=$1 tries=$2 first_line=
 	read -r first_line 2>/dev/null <"/proc/$pid/cwd/postmaster.pid" || true
 	if [[ $first_line == "$pid" ]]; then
-		kill -QUIT "$pid"
+		kill "-$( ((tries < 600)) && echo QUIT || echo KILL)" "$pid"
 	else
-		kill -TERM "$pid"
+		kill "-$( ((tries < 50)) && echo TERM || echo KILL)" "$pid"
 	fi 2>/dev/null || true
+	kill -CONT "$pid" 2>/dev/null || true # one that was stopped sees no other signal
 }
 
 # A process that belongs to the script has its working directory in the folder.
 stop_all_inside() {
 	local pids pid tries
-	for ((tries = 0; tries < 100; tries++)); do
+	for ((tries = 0; tries < 610; tries++)); do
 		mapfile -t pids < <(processes_inside)
 		((${#pids[@]} > 0)) || return 0
 		for pid in "${pids[@]}"; do
-			stop_process "$pid"
+			stop_process "$pid" "$tries"
 		done
 		sleep 0.1
 	done
-	kill -KILL "${pids[@]}" 2>/dev/null || true
 }
 
 # The folder comes first: a failure outside of it must not leave a server
@@ -128,7 +129,9 @@ trap 'exit 141' PIPE
 trap 'exit 143' TERM
 
 # The caller's servers, locale and make flags must not affect the script; the
-# chosen server does.
+# chosen server does, and how patient the tests are.
 server_wanted=${PG_CONFIG-}
+patience=${PG_TEST_TIMEOUT_DEFAULT-180}
 unset "${!PG@}" "${!LC_@}" LANGUAGE "${!MAKE@}" MFLAGS COPT CDPATH
 PG_CONFIG=$server_wanted
+export PG_TEST_TIMEOUT_DEFAULT=$patience

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/printable.h"
 #include "base/sessions.h"
 #include "base/privileges.h"
 #include "change/change.h"
@@ -136,7 +137,7 @@ count_once_more(Lease *lease, const LeaseRequest *request, TimestampTz now)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("lease on \"%s\" was acquired too many times by the same owner",
-						text_to_cstring(request->resource)),
+						printable(request->resource)),
 				 errhint("Release it as many times as it is acquired.")));
 	lease->holds++;
 	lease->expires_at = Max(lease->expires_at, end_of_lease(request, now));
@@ -153,8 +154,7 @@ refuse_delay_after_session(const text *resource)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("lease on \"%s\" cannot have a lock_delay and end with its session",
-					text_to_cstring(resource)),
+			 errmsg("lease on \"%s\" cannot have a lock_delay and end with its session", printable(resource)),
 			 errhint("Leave out one of them.")));
 }
 

@@ -315,6 +315,17 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 		more_changed[hash % NUM_BUCKETS] = has_more_changes = true;
 }
 
+/* Remember that the lock table is dropped, so that all waiters of the database look, and fail. */
+void
+wait_note_drop(void)
+{
+	if (queue_attach())
+	{
+		memset(more_changed, true, sizeof(more_changed));
+		has_more_changes = true;
+	}
+}
+
 /*
  * Call the first waiter of a line because of a change. If it will look by
  * itself before the lease ends, it need not be woken; so most grants wake

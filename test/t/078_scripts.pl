@@ -4,6 +4,10 @@ use strict;
 use warnings;
 
 use File::Path qw(make_path);
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
