@@ -425,12 +425,16 @@ COMMENT ON VIEW lease_contenders IS
 REVOKE ALL ON lease_contenders FROM PUBLIC;
 GRANT SELECT ON lease_contenders TO PUBLIC;
 
+CREATE FUNCTION lease_printable(name pg_catalog.text)
+	RETURNS pg_catalog.text
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT STABLE PARALLEL SAFE;
+COMMENT ON FUNCTION lease_printable(pg_catalog.text) IS
+	'a name as the server''s log shows it: control characters, line ends and backslashes are escaped';
+
 /*
- * A graph of the two views. Each name is escaped once, character by character:
- * a character that cannot be shown appears as its code. An owner that the
- * reader may not see becomes a separate node for each session and each lease.
- * JIT compilation of the query would take a thousand times longer than running
- * it.
+ * A graph of the two views. An owner that the reader may not see becomes a
+ * separate node for each session and each lease. JIT compilation of the query
+ * would take a thousand times longer than running it.
  */
 CREATE FUNCTION lease_wait_graph()
 	RETURNS pg_catalog.text LANGUAGE sql VOLATILE PARALLEL UNSAFE SET jit = off
@@ -473,47 +477,13 @@ BEGIN ATOMIC
 			ORDER BY e.node, e.number, e.side
 		) AS n
 	), label AS MATERIALIZED (
-		SELECT t.name, pg_catalog.string_agg(
-			CASE
-				WHEN c.character OPERATOR(pg_catalog.=) '"' THEN '\"'
-				WHEN c.character OPERATOR(pg_catalog.=) '\' THEN '\\\\'
-				WHEN c.character OPERATOR(pg_catalog.=) '&' THEN '&amp;'
-				WHEN c.character OPERATOR(pg_catalog.=) pg_catalog.chr(9) THEN '\\t'
-				WHEN c.character OPERATOR(pg_catalog.=) pg_catalog.chr(10) THEN '\\n'
-				WHEN c.character OPERATOR(pg_catalog.=) pg_catalog.chr(13) THEN '\\r'
-				WHEN CASE
-						WHEN pg_catalog.octet_length(c.character) OPERATOR(pg_catalog.>) 1
-							AND pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.<>) 'UTF8' THEN false
-						WHEN pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.=) 'UTF8' THEN
-							pg_catalog.int4range(0, 32) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.int4range(127, 160) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.int4range(8203, 8208) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.int4range(8232, 8239) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.int4range(8288, 8304) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.ascii(c.character) OPERATOR(pg_catalog.=) 65279
-						ELSE pg_catalog.ascii(c.character) OPERATOR(pg_catalog.<) 32
-							OR pg_catalog.ascii(c.character) OPERATOR(pg_catalog.=) 127
-							OR (pg_catalog.ascii(c.character) OPERATOR(pg_catalog.>) 127
-								AND pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.=) 'SQL_ASCII')
-					END
-				THEN (
-					SELECT pg_catalog.string_agg('\\x' OPERATOR(pg_catalog.||) pg_catalog.upper(
-							pg_catalog.lpad(pg_catalog.to_hex(pg_catalog.get_byte(x.bytes, b.place)), 2, '0')), '' ORDER BY b.place)
-					FROM (SELECT pg_catalog.convert_to(c.character, pg_catalog.getdatabaseencoding()) AS bytes) AS x
-						CROSS JOIN LATERAL pg_catalog.generate_series(0, pg_catalog.length(x.bytes) OPERATOR(pg_catalog.-) 1) AS b (place)
-				)
-				ELSE c.character
-			END, '' ORDER BY c.place) AS label
+		SELECT t.name, pg_catalog.replace(pg_catalog.replace(pg_catalog.replace(
+			lease_printable(t.name), '\', '\\'), '"', '\"'), '&', '&amp;') AS label
 		FROM (
 			SELECT w.resource AS name FROM waiter AS w
 			UNION SELECT n.owner FROM node AS n
 			UNION SELECT n.role::pg_catalog.text FROM node AS n
 		) AS t
-			CROSS JOIN LATERAL (
-				SELECT pg_catalog.substr(t.name, p.place, 1) AS character, p.place
-				FROM pg_catalog.generate_series(1, pg_catalog.length(t.name)) AS p (place)
-			) AS c
-		GROUP BY t.name
 	), line AS (
 		SELECT 1 AS part, n.number, 'n' OPERATOR(pg_catalog.||) n.number::pg_catalog.text OPERATOR(pg_catalog.||) ' [label="' OPERATOR(pg_catalog.||)
 			CASE

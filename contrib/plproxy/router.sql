@@ -206,6 +206,7 @@ INSERT INTO route (name, argument, how) VALUES
 	('lease_stats_reset', NULL, 'each'),
 	('lease_wait_graph', NULL, 'each'),
 	('lease_clock_difference', NULL, 'hidden'),
+	('lease_printable', 'name', 'hidden'),
 	('lease_new_era', NULL, 'hidden'),
 	('lease_session_ended', 'session_number', 'hidden'),
 	('lease_stats', 'scope', 'hidden'),

@@ -12,6 +12,7 @@
 
 /* grant.c: one try */
 extern GrantOutcome try_grant(LeaseStore *store, const LeaseRequest *request);
+extern pg_noreturn void refuse_delay_after_session(const text *resource);
 
 /* request.c: waiting for leases, one or several */
 extern GrantOutcome acquire_any(LeaseRequest *request, text **resources, int nresources,

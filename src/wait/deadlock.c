@@ -52,7 +52,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/privileges.h"
-#include "monitor/printable.h"
+#include "base/printable.h"
 #include "monitor/stats.h"
 #include "wait/queue.h"
 
@@ -388,7 +388,7 @@ check_deadlock(const GrantOutcome *refusal)
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("deadlock detected while waiting for the lease on \"%s\"",
-					pnstrdup(self->resource, self->resource_length)),
+					printable_string(pnstrdup(self->resource, self->resource_length))),
 			 errdetail_internal("%s", describe_circle(circle)),
 			 errhint("Release what you hold and begin again; take leases in the same order everywhere.")));
 }
