@@ -18,20 +18,18 @@
 CREATE SEQUENCE lease_token_seq AS pg_catalog.int8 NO CYCLE CACHE 1;
 
 /*
- * The sequence is dumped, so that a restored database does not count
- * backwards. The leases are not dumped: they are not held in the restored
- * database.
- */
-SELECT pg_catalog.pg_extension_config_dump('lease_token_seq'::pg_catalog.regclass, ''::pg_catalog.text);
-
-/*
  * The era of the tokens: a fingerprint of server, timeline and token sequence,
- * and when the era began. The fingerprint is dumped. It does not match the
- * database that it is restored into, so that database begins a new era.
+ * and when the era began. At first it is the timeline alone, and the first
+ * grant begins an era.
+ *
+ * Leases and sequences are not dumped. Nobody holds the leases in a restored
+ * database, and its first era begins above all tokens of before. If the token
+ * sequence were dumped, restoring data only would set it back.
  */
 CREATE SEQUENCE lease_era_seq AS pg_catalog.int8
 	MINVALUE -9223372036854775808 START 1 NO CYCLE CACHE 1;
-SELECT pg_catalog.pg_extension_config_dump('lease_era_seq', '');
+SELECT pg_catalog.setval('lease_era_seq'::pg_catalog.regclass, pg_catalog.int8(CAST('x'::pg_catalog.text OPERATOR(pg_catalog.||)
+	pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) AS pg_catalog.bit(32))));
 CREATE SEQUENCE lease_era_began_seq AS pg_catalog.int8
 	MINVALUE -9223372036854775808 START 1 NO CYCLE CACHE 1;
 
@@ -41,7 +39,6 @@ CREATE FUNCTION lease_new_era()
 COMMENT ON FUNCTION lease_new_era() IS
 	'begin a new era: fencing tokens continue far above all that were handed out, as after a failover';
 REVOKE ALL ON FUNCTION lease_new_era() FROM PUBLIC;
-SELECT lease_new_era();
 
 CREATE FUNCTION lease_clock_difference()
 	RETURNS pg_catalog.interval

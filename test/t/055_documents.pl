@@ -76,7 +76,7 @@ sub without_tokens
 	return join '|', @cells;
 }
 
-# Replace what differs from run to run, tokens included, since they have gaps.
+# Replace what differs from run to run, tokens included: numbers of 15 digits.
 sub comparable
 {
 	my ($output) = @_;
@@ -104,6 +104,7 @@ sub comparable
 	$output =~ s/^(xid +\|) \d+/$1 <xid>/mg;
 	$output =~ s/\bPID \d+/PID <pid>/g;
 	$output =~ s/"token": \d+/"token": <token>/g;
+	$output =~ s/\b\d{15}\b/<token>/g;
 	$output =~ s/^(BEGIN|COMMIT|ROLLBACK|(UPDATE|INSERT 0|DELETE) \d+|(RE)?SET|CALL|LISTEN|(CREATE|DROP|ALTER) [A-Z]+|GRANT|REVOKE)\n//mg;
 	$output =~ s/-{3,}/---/g;
 	$output =~ s/[ \t]+/ /g;
