@@ -29,7 +29,7 @@ PG_FUNCTION_INFO_V1(lease_request);
 static Datum
 acquire(LeaseRequest *request, int64 wait)
 {
-	PG_RETURN_BOOL(acquire_any(request, &request->resource, 1, wait, NULL).result == GRANTED);
+	PG_RETURN_BOOL(acquire_any(request, &request->resource, 1, wait, WAIT_INSIDE_TRANSACTION).result == GRANTED);
 }
 
 /*
@@ -107,7 +107,7 @@ lease_acquire_any(PG_FUNCTION_ARGS)
 	request.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
 	request.owner = name_arg(fcinfo, 2, "owner");
 	require_writable("lease_acquire_any()");
-	if (acquire_any(&request, resources.given, resources.number, wait, NULL).result != GRANTED)
+	if (acquire_any(&request, resources.given, resources.number, wait, WAIT_INSIDE_TRANSACTION).result != GRANTED)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(request.resource);
 }
@@ -170,7 +170,7 @@ lease_request(PG_FUNCTION_ARGS)
 	get_call_result_type(fcinfo, NULL, &desc);
 
 	require_writable("lease_request()");
-	outcome = acquire_any(&request, &request.resource, 1, wait, NULL);
+	outcome = acquire_any(&request, &request.resource, 1, wait, WAIT_INSIDE_TRANSACTION);
 
 	values[0] = BoolGetDatum(outcome.result == GRANTED);
 	values[1] = Int64GetDatum(outcome.token);

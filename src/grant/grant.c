@@ -27,6 +27,13 @@
 #include "store/session_lock.h"
 #include "wait/wait.h"
 
+/* The wait has ended while another session held the resource lock. */
+static GrantOutcome
+refused_too_late(void)
+{
+	return (GrantOutcome) {.result = REFUSED_HELD, .reason = REASON_OPEN, .open = true, .held_until = DT_NOEND};
+}
+
 static GrantOutcome
 refused_queue(void)
 {
@@ -229,7 +236,7 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 			return true;
 		}
 	}
-	if (wait_is_my_turn(request->resource))
+	if (wait_take_turn(request->resource))
 		return false;
 	*outcome = refused_queue();
 	return true;
@@ -270,7 +277,8 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 	if (request->session)
 		session_lock_tidy(store);
 
-	lock_resource(request->resource);
+	if (!wait_lock_resource(request->resource))
+		return refused_too_late();
 	now = clock_now();
 	store_look(store, request->resource, &rows);
 	decision = decide(&rows, request, now);
