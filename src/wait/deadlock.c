@@ -265,7 +265,8 @@ add_waiter_before(Search *search, WaitNode *node, const WaitNode *self, const Wa
 
 	while (place != NULL && --place >= search->places && place->line->hash == line->hash)
 	{
-		if (place->line->state == TURN_ASIDE || place->line->state == TURN_SKIPPED || runs(self, place->line->awaited))
+		if (place->line->state == TURN_ASIDE || place->line->state == TURN_SKIPPED ||
+			place->waiter == self->waiter || runs(self, place->line->awaited))
 			continue;
 		add_process(search, node, self, EDGE_ORDER, place->waiter->info.pid, place->line->turn);
 		return;

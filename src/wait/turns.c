@@ -99,8 +99,8 @@ call(Entry *entry)
  * itself, it need not be woken, so most grants wake nobody. It only notes the
  * time, in case that it leaves before it looks.
  *
- * Waiters that are passed over, and may come back, are woken as well: nobody
- * will tell them later.
+ * Waiters that are passed over are woken as well, since they may be looking
+ * now: nobody will tell them later.
  */
 void
 call_first(const Bucket *bucket, uint64 hash, int64 free_at)
@@ -111,7 +111,7 @@ call_first(const Bucket *bucket, uint64 hash, int64 free_at)
 	{
 		if (is_passed_over(entry))
 		{
-			if (entry_state(entry) != TURN_SKIPPED && entry->waiter != MY_PROC_NUMBER)
+			if (entry->waiter != MY_PROC_NUMBER)
 				queue_wake(entry);
 			continue;
 		}
