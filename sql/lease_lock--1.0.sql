@@ -18,20 +18,18 @@
 CREATE SEQUENCE lease_token_seq AS pg_catalog.int8 NO CYCLE CACHE 1;
 
 /*
- * The sequence is dumped, so that a restored database does not count
- * backwards. The leases are not dumped: they are not held in the restored
- * database.
- */
-SELECT pg_catalog.pg_extension_config_dump('lease_token_seq'::pg_catalog.regclass, ''::pg_catalog.text);
-
-/*
  * The era of the tokens: a fingerprint of server, timeline and token sequence,
- * and when the era began. The fingerprint is dumped. It does not match the
- * database that it is restored into, so that database begins a new era.
+ * and when the era began. At first it is the timeline alone, and the first
+ * grant begins an era.
+ *
+ * Leases and sequences are not dumped. Nobody holds the leases in a restored
+ * database, and its first era begins above all tokens of before. If the token
+ * sequence were dumped, restoring data only would set it back.
  */
 CREATE SEQUENCE lease_era_seq AS pg_catalog.int8
 	MINVALUE -9223372036854775808 START 1 NO CYCLE CACHE 1;
-SELECT pg_catalog.pg_extension_config_dump('lease_era_seq', '');
+SELECT pg_catalog.setval('lease_era_seq'::pg_catalog.regclass, pg_catalog.int8(CAST('x'::pg_catalog.text OPERATOR(pg_catalog.||)
+	pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) AS pg_catalog.bit(32))));
 CREATE SEQUENCE lease_era_began_seq AS pg_catalog.int8
 	MINVALUE -9223372036854775808 START 1 NO CYCLE CACHE 1;
 
@@ -41,7 +39,6 @@ CREATE FUNCTION lease_new_era()
 COMMENT ON FUNCTION lease_new_era() IS
 	'begin a new era: fencing tokens continue far above all that were handed out, as after a failover';
 REVOKE ALL ON FUNCTION lease_new_era() FROM PUBLIC;
-SELECT lease_new_era();
 
 CREATE FUNCTION lease_clock_difference()
 	RETURNS pg_catalog.interval
@@ -68,6 +65,7 @@ CREATE TABLE lease_lock (
 	lock_delay pg_catalog.int8 NOT NULL,
 	hold_until pg_catalog.timestamptz,
 	session_pid pg_catalog.int4,
+	session_number pg_catalog.int8,
 	payload pg_catalog.jsonb,
 	PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 70);
@@ -105,6 +103,7 @@ COMMENT ON COLUMN lease_lock.holds IS 'how many releases end the lease';
 COMMENT ON COLUMN lease_lock.lock_delay IS 'microseconds after its expiry during which the lease is not granted';
 COMMENT ON COLUMN lease_lock.hold_until IS 'a lease that is released earlier is not granted before this time';
 COMMENT ON COLUMN lease_lock.session_pid IS 'process of the session that the lease ends with; NULL: it does not end with a session';
+COMMENT ON COLUMN lease_lock.session_number IS 'number of that session';
 COMMENT ON COLUMN lease_lock.payload IS 'payload of the lease';
 
 CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
@@ -320,11 +319,11 @@ REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
  * that could release the lease anyway, and to roles that may see the activity
  * of others.
  */
-CREATE FUNCTION lease_session_ended(token pg_catalog.int8)
+CREATE FUNCTION lease_session_ended(session_number pg_catalog.int8)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION lease_session_ended(pg_catalog.int8) IS
-	'whether the session of the lease with this token has ended';
+	'whether the session with this number has ended';
 
 /* Times beyond the year 9999, which many clients cannot read, are shown as infinity. */
 CREATE VIEW lease_status AS
@@ -365,7 +364,7 @@ FROM lease_lock AS l
 			pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) d.difference AS now,
 			d.difference,
 			CAST(l.lock_delay AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS lock_delay,
-			l.owner IS NOT NULL AND l.session_pid IS NOT NULL AND lease_session_ended(l.token) AS ended,
+			l.owner IS NOT NULL AND l.session_number IS NOT NULL AND lease_session_ended(l.session_number) AS ended,
 			pg_catalog.pg_has_role(l.role, 'USAGE'::pg_catalog.text)
 				OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE'::pg_catalog.text) AS shown
 		FROM lease_clock_difference() AS d(difference)
@@ -426,12 +425,16 @@ COMMENT ON VIEW lease_contenders IS
 REVOKE ALL ON lease_contenders FROM PUBLIC;
 GRANT SELECT ON lease_contenders TO PUBLIC;
 
+CREATE FUNCTION lease_printable(name pg_catalog.text)
+	RETURNS pg_catalog.text
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT STABLE PARALLEL SAFE;
+COMMENT ON FUNCTION lease_printable(pg_catalog.text) IS
+	'a name as the server''s log shows it: control characters, line ends and backslashes are escaped';
+
 /*
- * A graph of the two views. Each name is escaped once, character by character:
- * a character that cannot be shown appears as its code. An owner that the
- * reader may not see becomes a separate node for each session and each lease.
- * JIT compilation of the query would take a thousand times longer than running
- * it.
+ * A graph of the two views. An owner that the reader may not see becomes a
+ * separate node for each session and each lease. JIT compilation of the query
+ * would take a thousand times longer than running it.
  */
 CREATE FUNCTION lease_wait_graph()
 	RETURNS pg_catalog.text LANGUAGE sql VOLATILE PARALLEL UNSAFE SET jit = off
@@ -474,47 +477,13 @@ BEGIN ATOMIC
 			ORDER BY e.node, e.number, e.side
 		) AS n
 	), label AS MATERIALIZED (
-		SELECT t.name, pg_catalog.string_agg(
-			CASE
-				WHEN c.character OPERATOR(pg_catalog.=) '"' THEN '\"'
-				WHEN c.character OPERATOR(pg_catalog.=) '\' THEN '\\\\'
-				WHEN c.character OPERATOR(pg_catalog.=) '&' THEN '&amp;'
-				WHEN c.character OPERATOR(pg_catalog.=) pg_catalog.chr(9) THEN '\\t'
-				WHEN c.character OPERATOR(pg_catalog.=) pg_catalog.chr(10) THEN '\\n'
-				WHEN c.character OPERATOR(pg_catalog.=) pg_catalog.chr(13) THEN '\\r'
-				WHEN CASE
-						WHEN pg_catalog.octet_length(c.character) OPERATOR(pg_catalog.>) 1
-							AND pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.<>) 'UTF8' THEN false
-						WHEN pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.=) 'UTF8' THEN
-							pg_catalog.int4range(0, 32) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.int4range(127, 160) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.int4range(8203, 8208) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.int4range(8232, 8239) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.int4range(8288, 8304) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.ascii(c.character) OPERATOR(pg_catalog.=) 65279
-						ELSE pg_catalog.ascii(c.character) OPERATOR(pg_catalog.<) 32
-							OR pg_catalog.ascii(c.character) OPERATOR(pg_catalog.=) 127
-							OR (pg_catalog.ascii(c.character) OPERATOR(pg_catalog.>) 127
-								AND pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.=) 'SQL_ASCII')
-					END
-				THEN (
-					SELECT pg_catalog.string_agg('\\x' OPERATOR(pg_catalog.||) pg_catalog.upper(
-							pg_catalog.lpad(pg_catalog.to_hex(pg_catalog.get_byte(x.bytes, b.place)), 2, '0')), '' ORDER BY b.place)
-					FROM (SELECT pg_catalog.convert_to(c.character, pg_catalog.getdatabaseencoding()) AS bytes) AS x
-						CROSS JOIN LATERAL pg_catalog.generate_series(0, pg_catalog.length(x.bytes) OPERATOR(pg_catalog.-) 1) AS b (place)
-				)
-				ELSE c.character
-			END, '' ORDER BY c.place) AS label
+		SELECT t.name, pg_catalog.replace(pg_catalog.replace(pg_catalog.replace(
+			lease_printable(t.name), '\', '\\'), '"', '\"'), '&', '&amp;') AS label
 		FROM (
 			SELECT w.resource AS name FROM waiter AS w
 			UNION SELECT n.owner FROM node AS n
 			UNION SELECT n.role::pg_catalog.text FROM node AS n
 		) AS t
-			CROSS JOIN LATERAL (
-				SELECT pg_catalog.substr(t.name, p.place, 1) AS character, p.place
-				FROM pg_catalog.generate_series(1, pg_catalog.length(t.name)) AS p (place)
-			) AS c
-		GROUP BY t.name
 	), line AS (
 		SELECT 1 AS part, n.number, 'n' OPERATOR(pg_catalog.||) n.number::pg_catalog.text OPERATOR(pg_catalog.||) ' [label="' OPERATOR(pg_catalog.||)
 			CASE

@@ -191,8 +191,9 @@ INSERT INTO route (name, argument, how) VALUES
 	('lease_stats_reset', NULL, 'each'),
 	('lease_wait_graph', NULL, 'each'),
 	('lease_clock_difference', NULL, 'hidden'),
+	('lease_printable', 'name', 'hidden'),
 	('lease_new_era', NULL, 'hidden'),
-	('lease_session_ended', 'token', 'hidden'),
+	('lease_session_ended', 'session_number', 'hidden'),
 	('lease_stats', 'scope', 'hidden'),
 	('lease_waiters', 'resource', 'hidden');
 INSERT INTO route VALUES

@@ -20,6 +20,8 @@
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/printable.h"
+#include "base/sessions.h"
 #include "change/quota.h"
 
 /* Maximum number of names in an array. */
@@ -83,7 +85,8 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("ttl of %s must not be null", which_lease(resource)),
-				 errhint("For a lease that lasts until it is released, give a long ttl.")));
+				 errhint("For a lease that lasts until it is released, give a long ttl. "
+						 "For one that ends with the session, call lease_request() with session => true.")));
 
 	ttl = PG_GETARG_INTERVAL_P(argno);
 	if (!interval_to_usecs(ttl, &usecs) || usecs <= 0 || usecs > MAX_TTL)
@@ -110,7 +113,7 @@ wait_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 	if (!interval_to_usecs(wait, &usecs) || usecs < 0 || usecs > MAX_TTL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("wait for the lease on \"%s\" is out of range: %s", text_to_cstring(resource),
+				 errmsg("wait for the lease on \"%s\" is out of range: %s", printable(resource),
 						DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(wait)))),
 				 errhint("Give an interval of zero to %d years, or NULL to wait without limit.",
 						 MAX_TTL_YEARS)));
@@ -124,7 +127,7 @@ token_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 	if (PG_ARGISNULL(argno))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("token of the lease on \"%s\" must not be null", text_to_cstring(resource)),
+				 errmsg("token of the lease on \"%s\" must not be null", printable(resource)),
 				 errhint("lease_token() returns null if that owner does not hold the lease.")));
 	return PG_GETARG_INT64(argno);
 }
@@ -139,8 +142,8 @@ permits_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 		ereport(ERROR,
 				(errcode(PG_ARGISNULL(argno) ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
 				 PG_ARGISNULL(argno) ?
-				 errmsg("number of permits for \"%s\" must not be null", text_to_cstring(resource)) :
-				 errmsg("number of permits for \"%s\" is out of range: %d", text_to_cstring(resource), permits),
+				 errmsg("number of permits for \"%s\" must not be null", printable(resource)) :
+				 errmsg("number of permits for \"%s\" is out of range: %d", printable(resource), permits),
 				 errhint("Give the number of owners that may have a permit at a time: 1 to %d.", MAX_SLOT)));
 	return permits;
 }
@@ -162,16 +165,17 @@ Resources
 resources_arg(FunctionCallInfo fcinfo, int argno)
 {
 	Resources	resources;
+	ArrayType  *array = PG_ARGISNULL(argno) ? NULL : PG_GETARG_ARRAYTYPE_P(argno);
 	Datum	   *elements;
 	bool	   *isnull;
 
-	if (PG_ARGISNULL(argno))
+	if (array == NULL || ARR_NDIM(array) > 1)
 		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("resources must not be null"),
+				(errcode(array == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 array == NULL ? errmsg("resources must not be null") : errmsg("resources must be an array of one dimension"),
 				 errhint("Give an array of 1 to %d names.", MAX_RESOURCES)));
 
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), TEXTOID, -1, false, TYPALIGN_INT,
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT,
 					  &elements, &isnull, &resources.number);
 	if (resources.number < 1 || resources.number > MAX_RESOURCES)
 		ereport(ERROR,
@@ -193,7 +197,7 @@ resources_arg(FunctionCallInfo fcinfo, int argno)
 		if (compare_names(&resources.sorted[i - 1], &resources.sorted[i]) == 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("resource \"%s\" is named twice", text_to_cstring(resources.sorted[i])),
+					 errmsg("resource \"%s\" is named twice", printable(resources.sorted[i])),
 					 errhint("Name each resource once.")));
 	return resources;
 }
@@ -208,8 +212,8 @@ mode_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 		ereport(ERROR,
 				(errcode(mode == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
 				 mode == NULL ?
-				 errmsg("mode of the lease on \"%s\" must not be null", text_to_cstring(request->resource)) :
-				 errmsg("mode of the lease on \"%s\" is unknown: \"%s\"", text_to_cstring(request->resource), mode),
+				 errmsg("mode of the lease on \"%s\" must not be null", printable(request->resource)) :
+				 errmsg("mode of the lease on \"%s\" is unknown: \"%s\"", printable(request->resource), printable_string(mode)),
 				 errhint("The modes are exclusive, shared and permit.")));
 
 	request->mode = mode[0] == 'e' ? MODE_EXCLUSIVE : mode[0] == 's' ? MODE_SHARED : MODE_PERMIT;
@@ -219,7 +223,7 @@ mode_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("number of permits for \"%s\" can be given only with mode permit",
-						text_to_cstring(request->resource)),
+						printable(request->resource)),
 				 errhint("Leave it out, or use mode permit.")));
 	else if (request->mode == MODE_SHARED)
 		request->permits = MAX_SLOT;
@@ -236,7 +240,7 @@ span_arg(FunctionCallInfo fcinfo, int argno, const char *what, int64 max, text *
 	if (!interval_to_usecs(PG_GETARG_INTERVAL_P(argno), &usecs) || usecs < 0 || usecs > max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s of the lease on \"%s\" is out of range: %s", what, text_to_cstring(resource),
+				 errmsg("%s of the lease on \"%s\" is out of range: %s", what, printable(resource),
 						DatumGetCString(DirectFunctionCall1(interval_out, PG_GETARG_DATUM(argno)))),
 				 max < MAX_TTL ?
 				 errhint("Give an interval between zero and the ttl of the lease.") :
@@ -259,8 +263,8 @@ if_own_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 	ereport(ERROR,
 			(errcode(if_own == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
 			 if_own == NULL ?
-			 errmsg("if_own for the lease on \"%s\" must not be null", text_to_cstring(resource)) :
-			 errmsg("if_own for the lease on \"%s\" is unknown: \"%s\"", text_to_cstring(resource), if_own),
+			 errmsg("if_own for the lease on \"%s\" must not be null", printable(resource)) :
+			 errmsg("if_own for the lease on \"%s\" is unknown: \"%s\"", printable(resource), printable_string(if_own)),
 			 errhint("Give refuse, renew or count.")));
 }
 
@@ -274,9 +278,11 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 	if (PG_ARGISNULL(session_argno))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("session for the lease on \"%s\" must not be null", text_to_cstring(request->resource)),
+				 errmsg("session for the lease on \"%s\" must not be null", printable(request->resource)),
 				 errhint("Give true or false.")));
 	request->session = PG_GETARG_BOOL(session_argno);
+	if (request->session)
+		require_session_numbers();
 	if (request->session && PG_ARGISNULL(ttl_argno))
 	{
 		request->ttl = NO_TTL;
@@ -308,7 +314,7 @@ request_options(FunctionCallInfo fcinfo, int ttl_argno, int argno, LeaseRequest 
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("lease on \"%s\" cannot have a lock_delay and end with its session",
-						text_to_cstring(request->resource)),
+						printable(request->resource)),
 				 errhint("Leave out one of them.")));
 	request->payload = PG_ARGISNULL(argno + 5) ? (Datum) 0 :
 		PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(argno + 5)));

@@ -35,18 +35,19 @@ static const struct
 	bool		ends_assertions;	/* of this transaction */
 	bool		concerns_waiters;
 	ChangeLoss	loss;
+	LeaseEvent	event;			/* that others are told */
 }			follows[] = {
-	[CHANGE_GRANT] = {true, true, LOSS_SPLITS},
-	[CHANGE_COUNT_UP] = {true, true, LOSS_SPLITS},
-	[CHANGE_RENEW] = {false, true, LOSS_SPLITS},
-	[CHANGE_RESTART] = {false, false, LOSS_SPLITS},
-	[CHANGE_PAYLOAD] = {false, false, LOSS_SPLITS},
-	[CHANGE_TRANSFER] = {true, true, LOSS_SPLITS},
-	[CHANGE_DOWNGRADE] = {true, true, LOSS_SPLITS},
-	[CHANGE_RELEASE] = {true, true, LOSS_KEEPS},
-	[CHANGE_COUNT_DOWN] = {false, false, LOSS_KEEPS},
-	[CHANGE_BREAK] = {true, true, LOSS_HARMLESS},
-	[CHANGE_REPLACE] = {true, false, LOSS_HARMLESS},
+	[CHANGE_GRANT] = {true, true, LOSS_SPLITS, EVENT_GRANTED},
+	[CHANGE_COUNT_UP] = {true, true, LOSS_SPLITS, EVENT_GRANTED},
+	[CHANGE_RENEW] = {false, true, LOSS_SPLITS, EVENT_RENEWED},
+	[CHANGE_RESTART] = {false, false, LOSS_SPLITS, EVENT_NONE},
+	[CHANGE_PAYLOAD] = {false, false, LOSS_SPLITS, EVENT_NONE},
+	[CHANGE_TRANSFER] = {true, true, LOSS_SPLITS, EVENT_TRANSFERRED},
+	[CHANGE_DOWNGRADE] = {true, true, LOSS_SPLITS, EVENT_DOWNGRADED},
+	[CHANGE_RELEASE] = {true, true, LOSS_KEEPS, EVENT_RELEASED},
+	[CHANGE_COUNT_DOWN] = {false, false, LOSS_KEEPS, EVENT_NONE},
+	[CHANGE_BREAK] = {true, true, LOSS_HARMLESS, EVENT_BROKEN},
+	[CHANGE_REPLACE] = {true, false, LOSS_HARMLESS, EVENT_NONE},
 };
 
 /*
@@ -65,33 +66,16 @@ room_from(const Lease *new, LeaseChange change)
 static void
 note_change(const Lease *new, LeaseChange change, const Lease *former)
 {
-	switch (change)
-	{
-		case CHANGE_GRANT:
-		case CHANGE_COUNT_UP:
-			note_grant(new, former);
-			break;
-		case CHANGE_RENEW:
-			note_renewal(new);
-			break;
-		case CHANGE_TRANSFER:
-			note_transfer(new, former);
-			break;
-		case CHANGE_DOWNGRADE:
-			note_downgrade(new, former);
-			break;
-		case CHANGE_RELEASE:
-			note_release(former);
-			break;
-		case CHANGE_BREAK:
-			note_break(former);
-			break;
-		case CHANGE_RESTART:
-		case CHANGE_PAYLOAD:
-		case CHANGE_COUNT_DOWN:
-		case CHANGE_REPLACE:
-			break;
-	}
+	LeaseEvent	event = follows[change].event;
+
+	if (event == EVENT_NONE)
+		return;
+	if (change == CHANGE_GRANT && former != NULL)
+		event = EVENT_TAKEN_OVER;
+	if (new->owner == NULL)
+		note_event(event, former, NULL);
+	else
+		note_event(event, new, former);
 }
 
 /*

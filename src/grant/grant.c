@@ -18,13 +18,14 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/printable.h"
+#include "base/sessions.h"
 #include "base/privileges.h"
 #include "change/change.h"
 #include "change/quota.h"
 #include "grant/grant.h"
 #include "rules/rules.h"
 #include "store/era.h"
-#include "store/session_lock.h"
 #include "wait/wait.h"
 
 /* The wait has ended while another session held the resource lock. */
@@ -95,12 +96,15 @@ new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot, int64 last
 		.holds = 1,
 		.lock_delay = Max(request->lock_delay, 0),
 		.hold_until = request->min_hold <= 0 ? DT_NOBEGIN : now + request->min_hold,
-		.session_pid = request->session ? MyProcPid : 0,
 		.payload = request->payload
 	};
 
 	if (request->session)
-		session_lock_begin(lease.token, lease.resource);
+	{
+		lease.session_pid = MyProcPid;
+		lease.session_number = session_number();
+		wait_note_session_lease(lease.resource);
+	}
 	return lease;
 }
 
@@ -133,7 +137,7 @@ count_once_more(Lease *lease, const LeaseRequest *request, TimestampTz now)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("lease on \"%s\" was acquired too many times by the same owner",
-						text_to_cstring(request->resource)),
+						printable(request->resource)),
 				 errhint("Release it as many times as it is acquired.")));
 	lease->holds++;
 	lease->expires_at = Max(lease->expires_at, end_of_lease(request, now));
@@ -274,8 +278,6 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 		return outcome;
 
 	store_prepare_token(store);
-	if (request->session)
-		session_lock_tidy(store);
 
 	if (!wait_lock_resource(request->resource))
 		return refused_too_late();

@@ -34,6 +34,7 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
+#include "base/printable.h"
 #include "lease_lock.h"
 #include "guard/template.h"
 #include "guard/visible.h"
@@ -75,7 +76,7 @@ refuse_syntax(const char *text, const char *problem)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("lease template \"%s\" is not valid: %s", text, problem),
+			 errmsg("lease template \"%s\" is not valid: %s", printable_string(text), problem),
 			 errhint("%s", TEMPLATE_HINT)));
 }
 
@@ -178,20 +179,20 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_COLUMN),
 				 errmsg("column \"%s\" of lease template \"%s\" does not exist in table \"%s\"",
-						name, text, RelationGetRelationName(table)),
+						printable_string(name), printable_string(text), RelationGetRelationName(table)),
 				 errhint("Write the column's name as it is stored, without quotes. "
 						 "After a column was renamed, call lease_unprotect() and lease_protect().")));
 	if (number < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_COLUMN_REFERENCE),
-				 errmsg("column \"%s\" of lease template \"%s\" is a system column", name, text),
+				 errmsg("column \"%s\" of lease template \"%s\" is a system column", name, printable_string(text)),
 				 errhint("Use columns that identify the row.")));
 
 	column = TupleDescAttr(desc, number - 1);
 	if (column->attgenerated != '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_COLUMN_REFERENCE),
-				 errmsg("column \"%s\" of lease template \"%s\" is a generated column", name, text),
+				 errmsg("column \"%s\" of lease template \"%s\" is a generated column", name, printable_string(text)),
 				 errdetail("Its value is computed after the trigger has checked the lease."),
 				 errhint("Use the columns that it is computed from.")));
 
@@ -203,7 +204,7 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" of lease template \"%s\" has type %s, which cannot name a resource",
-						name, text, format_type_be(column->atttypid)),
+						name, printable_string(text), format_type_be(column->atttypid)),
 				 errdetail("Its text could depend on settings of the session."),
 				 errhint("Use columns of an integer, text, uuid, numeric, boolean, date, timestamp or enum type.")));
 }

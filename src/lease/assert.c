@@ -20,9 +20,9 @@
 #include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/printable.h"
 #include "base/privileges.h"
 #include "lease/lease.h"
-#include "monitor/printable.h"
 
 /*
  * Describe the holder of the claimed lease, as far as the caller may see it.
@@ -74,7 +74,7 @@ asserted_name(const text *resource, const Asserter *asserter)
 {
 	if (asserter->row_of != NULL)
 		return psprintf("a row of table \"%s\"", asserter->row_of);
-	return psprintf("\"%s\"", text_to_cstring(resource));
+	return psprintf("\"%s\"", printable(resource));
 }
 
 /*
@@ -94,9 +94,9 @@ refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim
 			 claim->owner == NULL ?
 			 errmsg("lease on %s with token " INT64_FORMAT " is not held", name, *claim->token) :
 			 claim->token == NULL ?
-			 errmsg("lease on %s is not held by owner \"%s\"", name, text_to_cstring(claim->owner)) :
+			 errmsg("lease on %s is not held by owner \"%s\"", name, printable(claim->owner)) :
 			 errmsg("lease on %s is not held by owner \"%s\" with token " INT64_FORMAT,
-					name, text_to_cstring(claim->owner), *claim->token),
+					name, printable(claim->owner), *claim->token),
 			 asserter->row_of != NULL ? 0 :
 			 errdetail_internal("%s", culprit ? describe_holder(&culprit->lease, claim, now) : "Nobody holds it."),
 			 errhint("Acquire the lease and repeat the work from the start, "

@@ -35,9 +35,8 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/printable.h"
 #include "base/privileges.h"
-#include "base/race.h"
-#include "monitor/printable.h"
 #include "monitor/stats.h"
 #include "wait/turns.h"
 

@@ -68,7 +68,7 @@ create_queue(void *memory, int tranche)
 		create_waiter(&q->waiters[i], i);
 }
 
-static const SharedPart queue_part = {queue_size, create_queue, (void **) &queue};
+static const SharedPart queue_part = {"lease_lock queue 3", queue_size, create_queue, (void **) &queue};
 
 void
 queue_init(void)

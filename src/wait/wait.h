@@ -46,5 +46,7 @@ extern bool wait_take_turn(const text *resource);
 
 /* wake.c: wake-ups */
 extern void wait_note_change(const text *resource, TimestampTz expires_at);
+extern void wait_note_drop(void);
+extern void wait_note_session_lease(const text *resource);
 
 #endif							/* LEASE_LOCK_WAIT_H */

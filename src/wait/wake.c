@@ -12,11 +12,13 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
 
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/race.h"
-#include "store/session_lock.h"
+#include "base/sessions.h"
 #include "wait/turns.h"
 #include "wait/wait.h"
 
@@ -34,6 +36,9 @@ static Change changes[MAX_CHANGES];
 static int	nchanges = 0;
 static bool more_changed[NUM_BUCKETS];
 static bool has_more_changes = false;
+
+/* Buckets with waiters for leases that end with this session. */
+static bool session_buckets[NUM_BUCKETS];
 
 /*
  * Remember that the current transaction changed a lease, so that its waiters
@@ -62,6 +67,17 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 		changes[nchanges++] = (Change) {hash, expires_at};
 	else
 		more_changed[hash % NUM_BUCKETS] = has_more_changes = true;
+}
+
+/* Remember that the lock table is dropped, so that all waiters of the database look, and fail. */
+void
+wait_note_drop(void)
+{
+	if (queue_attach())
+	{
+		memset(more_changed, true, sizeof(more_changed));
+		has_more_changes = true;
+	}
 }
 
 /* Wake the waiters of a line that must know of a change. A rollback may free the lease at once. */
@@ -153,20 +169,35 @@ wake_after_subtransaction(SubXactEvent event, SubTransactionId subid,
 }
 
 /*
- * A lease ended because this session ends. No end of a transaction would wake
- * its waiters.
+ * The leases of this session end, and no end of a transaction would wake their
+ * waiters. This wakes a few other waiters, too.
  */
 static void
-wake_after_session(const text *resource)
+wake_after_session(int code, Datum arg)
 {
-	wait_note_change(resource, DT_NOBEGIN);
-	wake_waiters(true);
+	session_end();				/* before they look */
+	for (int i = 0; i < NUM_BUCKETS; i++)
+		if (session_buckets[i])
+			wake_bucket(i);
+}
+
+/* Remember to wake the waiters of a lease when this session ends. */
+void
+wait_note_session_lease(const text *resource)
+{
+	static bool wakes_at_exit = false;
+
+	if (!queue_attach())
+		return;
+	if (!wakes_at_exit)
+		before_shmem_exit(wake_after_session, (Datum) 0);
+	wakes_at_exit = true;
+	session_buckets[queue_hash(resource) % NUM_BUCKETS] = true;
 }
 
 void
 wake_init(void)
 {
-	session_lease_ended = wake_after_session;
 	RegisterXactCallback(wake_after_transaction, NULL);
 	RegisterSubXactCallback(wake_after_subtransaction, NULL);
 }

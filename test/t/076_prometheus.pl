@@ -7,6 +7,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 
 use HTTP::Tiny;
+use JSON::PP;
 use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -106,6 +107,16 @@ foreach (split /\n/, $yaml)
 delete $metric{$_} foreach grep { $metric{$_} eq 'label' } keys %metric;
 is(scalar keys %metric, 18, 'the file has eighteen metrics');
 like($metrics, qr/^# HELP \Q$_\E \S.*\n# TYPE \Q$_\E $metric{$_}$/m, "metric: $_") foreach sort keys %metric;
+
+# The dashboard asks for metrics that exist, and for all of them that can change.
+{
+	my $dashboard = decode_json(slurp_file("$FindBin::RealBin/../../contrib/grafana/lease_lock.json"));
+	my %asked = map { $_ => 1 } map { $_->{expr} =~ /\b(lease_lock_\w+)/g } map { @{ $_->{targets} } } @{ $dashboard->{panels} };
+
+	like($metrics, qr/^\Q$_\E\{/m, "dashboard: $_") foreach sort keys %asked;
+	is(join(' ', grep { !$asked{$_} && !$asked{"${_}_bucket"} } sort keys %metric),
+		'lease_lock_longest_wait_seconds lease_lock_stats_reset_seconds', 'dashboard: what it does not show');
+}
 
 # values
 my @sessions = map { open_session($node) } 0, 1;
