@@ -126,7 +126,12 @@ write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *row
 		make_tombstone(&ended, now);
 		change_lease(store, &rows->row[i], rows->count > MANY_ROWS ? NULL : &ended, CHANGE_REPLACE, NULL);
 	}
-	return (GrantOutcome) {.result = GRANTED, .token = lease.token, .expires_at = lease.expires_at};
+	return (GrantOutcome) {
+		.result = GRANTED,
+		.token = lease.token,
+		.granted_at = now,
+		.expires_at = lease.expires_at
+	};
 }
 
 /* Count one more acquisition of a lease that the owner holds. It must be released once more, too. */
@@ -189,6 +194,7 @@ write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow 
 		.result = GRANTED,
 		.reason = renews ? REASON_RENEWED : REASON_COUNTED,
 		.token = lease.token,
+		.granted_at = now,
 		.expires_at = lease.expires_at
 	};
 }
