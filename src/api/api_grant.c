@@ -121,6 +121,21 @@ usecs_to_interval(int64 usecs)
 	return IntervalPGetDatum(interval);
 }
 
+/*
+ * The time from the beginning of the call to the grant, or to the refusal. A
+ * client adds it to the time when it sent the request, and must not get a time
+ * after the grant. So what the call did after the grant does not count. The
+ * order of the two clock readings matters: if the process is stopped between
+ * them, the result is too small.
+ */
+static int64
+time_waited(const GrantOutcome *outcome, int64 begun)
+{
+	int64		elapsed = clock_monotonic() - begun;
+
+	return outcome->result == GRANTED ? elapsed - (clock_now() - outcome->granted_at) : elapsed;
+}
+
 static const char *
 reason_name(GrantReason reason)
 {
@@ -176,7 +191,7 @@ lease_request(PG_FUNCTION_ARGS)
 	values[1] = Int64GetDatum(outcome.token);
 	values[2] = TimestampTzGetDatum(readable_time(clock_wall_time(outcome.expires_at)));
 	isnull[1] = isnull[2] = outcome.result != GRANTED;
-	values[3] = usecs_to_interval(clock_monotonic() - begun);
+	values[3] = usecs_to_interval(time_waited(&outcome, begun));
 	values[4] = PointerGetDatum(outcome.blocked_by);
 	isnull[4] = outcome.blocked_by == NULL || !may_see_owner(outcome.blocked_role);
 	isnull[5] = outcome.result != REFUSED_HELD || outcome.held_until == DT_NOEND;

@@ -229,7 +229,7 @@ one_is_taken(LeaseRequest *request, text **resources, int nresources)
 
 		store_look(store, resources[i], &rows);
 		decision = decide(&rows, request, clock_now());
-		taken = decision.verdict == VERDICT_REFUSE && (rows.count == 1 || rows.same_moment) &&
+		taken = decision.verdict == VERDICT_REFUSE && rows.same_moment &&
 			!purge_has(decision.transaction);
 	}
 	store_close(store);
