@@ -36,6 +36,7 @@
 #include "utils/varlena.h"
 
 #include "base/compat.h"
+#include "base/printable.h"
 #include "lease_lock.h"
 #include "guard/template.h"
 
@@ -81,7 +82,7 @@ parse_operations(const text *list)
 	if (!valid || operations == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("operations to protect a table against are not valid: \"%s\"", text_to_cstring(list)),
+				 errmsg("operations to protect a table against are not valid: \"%s\"", printable(list)),
 				 errhint("%s", OPERATIONS_HINT)));
 	return operations;
 }

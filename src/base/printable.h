@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * Names that an operator reads.
+ * printable.h
+ *		Texts of users in messages, in the log and in graphs.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,6 +11,11 @@
 #include "lib/stringinfo.h"
 
 extern void append_printable(StringInfo text, const char *name, int length, const char *special);
+
+/* For a message that puts the text in quotes. */
+extern char *printable(const text *string);
+extern char *printable_string(const char *string);
+
 extern char *quote_name(const text *name);
 extern char *role_name(Oid role);
 

@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * SQL functions that report statistics of leases.
+ * api_monitor.c
+ *		The functions that views and graphs use.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,10 +17,12 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/printable.h"
 #include "monitor/stats.h"
 
 PG_FUNCTION_INFO_V1(lease_stats);
 PG_FUNCTION_INFO_V1(lease_stats_reset);
+PG_FUNCTION_INFO_V1(lease_printable);
 
 static Datum
 usecs_to_interval(int64 usecs)
@@ -130,4 +133,18 @@ lease_stats_reset(PG_FUNCTION_ARGS)
 {
 	stats_reset();
 	PG_RETURN_VOID();
+}
+
+/*
+ * lease_printable(name text) returns text
+ */
+Datum
+lease_printable(PG_FUNCTION_ARGS)
+{
+	text	   *name = PG_GETARG_TEXT_PP(0);
+	StringInfoData shown;
+
+	initStringInfo(&shown);
+	append_printable(&shown, VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name), "\\");
+	PG_RETURN_TEXT_P(cstring_to_text_with_len(shown.data, shown.len));
 }

@@ -1,9 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * Names that an operator reads, in the log and in graphs.
+ * printable.c
+ *		Texts of users in messages, in the log and in graphs.
  *
- * Any role may acquire a lease on any text. A name that is shown must stay on
- * its line, must end where it seems to end, and must not control the terminal.
+ * Any role may acquire a lease on any text. A text that is shown must stay on
+ * its line, must end where it seems to end, must not control the terminal, and
+ * must not be long.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,7 +16,8 @@
 #include "utils/builtins.h"
 
 #include "base/compat.h"
-#include "monitor/printable.h"
+#include "base/printable.h"
+#include "lease_lock.h"
 
 /* Control characters, line ends, and characters that change the writing direction. */
 static bool
@@ -90,17 +93,38 @@ append_printable(StringInfo text, const char *name, int length, const char *spec
 	}
 }
 
-/* A name in quotes. No character in the name can end the quotes. */
+/* Names have at most this length. The rest of other texts is left out. */
+static char *
+shortened(const char *string, int length, const char *special)
+{
+	int			shown = length > MAX_NAME_LENGTH ? pg_mbcliplen(string, length, MAX_NAME_LENGTH) : length;
+	StringInfoData text;
+
+	initStringInfo(&text);
+	append_printable(&text, string, shown, special);
+	if (shown < length)
+		appendStringInfoString(&text, "...");
+	return text.data;
+}
+
+/* A text for a message that puts it in quotes. No character in it can end the quotes. */
+char *
+printable(const text *string)
+{
+	return shortened(VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string), "\"\\");
+}
+
+char *
+printable_string(const char *string)
+{
+	return shortened(string, strlen(string), "\"\\");
+}
+
+/* A name in quotes. */
 char *
 quote_name(const text *name)
 {
-	StringInfoData quoted;
-
-	initStringInfo(&quoted);
-	appendStringInfoChar(&quoted, '"');
-	append_printable(&quoted, VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name), "\"\\");
-	appendStringInfoChar(&quoted, '"');
-	return quoted.data;
+	return psprintf("\"%s\"", printable(name));
 }
 
 /* The name of a role; a dropped role is shown as in the view lease_status. */

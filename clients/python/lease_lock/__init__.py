@@ -1,0 +1,6 @@
+"""Leases in PostgreSQL: renewed in the background, noticed in time when lost, fenced where data is written."""
+
+from ._request import Closed, LeaseLost, LeaseTaken
+from ._sync import Lease, Leases
+
+__all__ = ["Closed", "Lease", "LeaseLost", "LeaseTaken", "Leases"]
