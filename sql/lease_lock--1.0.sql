@@ -335,18 +335,18 @@ COMMENT ON FUNCTION lease_purge() IS
 	'remove rows that have been free for lease_lock.purge_after; returns how many';
 REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
-/*
- * The owner works like a password for a release. So it is shown only to roles
- * that could release the lease anyway, and to roles that may see the activity
- * of others.
- */
 CREATE FUNCTION lease_session_ended(session_number pg_catalog.int8)
 	RETURNS pg_catalog.bool
-	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION lease_session_ended(pg_catalog.int8) IS
 	'whether the session with this number has ended';
 
-/* Times beyond the year 9999, which many clients cannot read, are shown as infinity. */
+/*
+ * The owner works like a password for a release. So it is shown only to roles
+ * that could release the lease anyway, and to roles that may see the activity
+ * of others. Times beyond the year 9999, which many clients cannot read, are
+ * shown as infinity.
+ */
 CREATE VIEW lease_status AS
 SELECT
 	l.resource,
@@ -539,8 +539,9 @@ COMMENT ON FUNCTION lease_wait_graph() IS
 	'graph of which owner waits for which, in the DOT language of Graphviz';
 
 /*
- * Watches: channels that are notified of events of leases. The creator is
- * stored by name, so that a dump can be restored where roles have other OIDs.
+ * Watches: channels that are notified of events of leases. They are not dumped:
+ * whoever may dump a database would need SELECT on the table, and whoever may
+ * restore it INSERT, and so could show owners to anybody.
  */
 CREATE TABLE lease_watch (
 	prefix pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
@@ -549,7 +550,6 @@ CREATE TABLE lease_watch (
 	creator pg_catalog.name NOT NULL,
 	PRIMARY KEY (prefix, channel)
 );
-SELECT pg_catalog.pg_extension_config_dump('lease_watch', '');
 REVOKE ALL ON lease_watch FROM PUBLIC;
 COMMENT ON TABLE lease_watch IS 'watches, as lease_watch() and lease_unwatch() keep them; read lease_watches instead';
 COMMENT ON COLUMN lease_watch.prefix IS 'prefix of the names of the watched resources';

@@ -108,7 +108,7 @@ SELECT COLUMNS FROM lease_request('a', '1 hour', 'o', mode => 'shared')
 SELECT COLUMNS FROM lease_request('a', '1 hour', 'p', '1 ms')
 SELECT COLUMNS FROM lease_request('a', '1 hour', 'p', mode => 'none')
 SELECT COLUMNS FROM lease_request('y', '1 hour', 'p', min_hold => '1 ms', lock_delay => '1 ms', payload => '{"a": [1, "é"]}')
-SELECT resource, slot, mode, owner, state, holds, holder, payload FROM lease_status WHERE state = 'held' ORDER BY resource COLLATE "C", slot
+SELECT resource, slot, mode, owner, state, holds, role, payload FROM lease_status WHERE state = 'held' ORDER BY resource COLLATE "C", slot
 SELECT lease_acquire_all(ARRAY['{t}1', '{t}2'], '1 hour', 'o'), lease_acquire_all(ARRAY['{t}2', '{t}3'], '1 hour', 'p', '1 ms'), lease_acquire('{t}3', '1 hour', 'q')
 SELECT lease_acquire_all(ARRAY['{t}1', NULL], '1 hour', 'o')
 SELECT lease_acquire_all(ARRAY[]::text[], '1 hour', 'o')
@@ -222,7 +222,7 @@ like($told . finish_query($waiter), qr/40P01: .*REMOTE ERROR: .*DETAIL:  Remote 
 is($first->safe_psql('router', q{BEGIN; SELECT lease_acquire('tx', '1 hour', 'o'); ROLLBACK; SELECT lease_acquire('tx', '1 hour', 'p')}),
 	"t\nf", 'a rollback in the router does not release');
 
-# The role that calls is the holder in the partition.
+# The role that calls is the role of the lease in the partition.
 is($first->safe_psql('router', q{SELECT lease_acquire('of app', '1 hour', 'secret')}, extra_params => [ '-U', 'app' ]), 't', 'a lease of a role');
 is($first->safe_psql('router', q{SELECT role, owner FROM lease_status WHERE resource = 'of app'}, extra_params => [ '-U', 'app' ]),
 	'app|secret', 'arrives under its name');
