@@ -170,6 +170,7 @@ typedef struct GrantOutcome
 	bool		waited;
 	bool		own_lease;		/* refused because of a lease of the same owner */
 	int64		token;			/* GRANTED */
+	TimestampTz granted_at;		/* when the ttl begins */
 	TimestampTz expires_at;
 	TimestampTz held_until;		/* REFUSED_HELD: when to look again, else DT_NOEND */
 	bool		open;			/* open transactions are among the obstacles */

@@ -31,6 +31,13 @@
 /* With more rows of a resource, a takeover deletes those that it ends. */
 #define MANY_ROWS	100
 
+/* The wait has ended while another session held the resource lock. */
+static GrantOutcome
+refused_too_late(void)
+{
+	return (GrantOutcome) {.result = REFUSED_HELD, .reason = REASON_OPEN, .open = true, .held_until = DT_NOEND};
+}
+
 static GrantOutcome
 refused_queue(void)
 {
@@ -126,7 +133,12 @@ write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *row
 		make_tombstone(&ended, now);
 		change_lease(store, &rows->row[i], rows->count > MANY_ROWS ? NULL : &ended, CHANGE_REPLACE, NULL);
 	}
-	return (GrantOutcome) {.result = GRANTED, .token = lease.token, .expires_at = lease.expires_at};
+	return (GrantOutcome) {
+		.result = GRANTED,
+		.token = lease.token,
+		.granted_at = now,
+		.expires_at = lease.expires_at
+	};
 }
 
 /* Count one more acquisition of a lease that the owner holds. It must be released once more, too. */
@@ -189,6 +201,7 @@ write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow 
 		.result = GRANTED,
 		.reason = renews ? REASON_RENEWED : REASON_COUNTED,
 		.token = lease.token,
+		.granted_at = now,
 		.expires_at = lease.expires_at
 	};
 }
@@ -238,7 +251,7 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 			return true;
 		}
 	}
-	if (wait_is_my_turn(request->resource))
+	if (wait_take_turn(request->resource))
 		return false;
 	*outcome = refused_queue();
 	return true;
@@ -277,7 +290,8 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 
 	store_prepare_token(store);
 
-	lock_resource(request->resource);
+	if (!wait_lock_resource(request->resource))
+		return refused_too_late();
 	now = clock_now();
 	store_look(store, request->resource, &rows);
 	decision = decide(&rows, request, now);

@@ -45,6 +45,7 @@ extern void store_close_dropped(LeaseStore *store);
 extern void lock_resource(const text *resource);
 extern bool try_lock_resource(const text *resource);
 extern void unlock_resource(const text *resource);
+extern void unlock_resource_if_locked(const text *resource);
 
 /* look.c: what the rows are now */
 extern void store_look(LeaseStore *store, const text *resource, LeaseRows *rows);
