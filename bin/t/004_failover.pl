@@ -62,6 +62,7 @@ $primary->wait_for_catchup($standby);
 $run = start_run($both, '-v', "--ttl=${ttl}s", 'job', until_told('failover'));
 until_log("$folder/failover", qr/began/);
 my $port = $primary->port;
+until_message($run, qr/started/);
 like($run->{err}, qr/connected to server \S+, port $port,/, 'of several servers, the one that can write');
 $primary->wait_for_catchup($standby);
 lose($primary);
@@ -79,6 +80,7 @@ is(held($standby, 'job'), 0, 'and the lease is released on the new primary');
 
 	$run = start_run($hosts, '-v', '--ttl=1min', 'job', until_told('silent'));
 	until_log("$folder/silent", qr/began/);
+	until_message($run, qr/started/);
 	like($run->{err}, qr/connected to server \Q$silent\E,/, 'connected to the first host');
 	tell_proxy($proxy, 's');
 	until_message($run, qr/not renewed \(the server does not answer\)/);

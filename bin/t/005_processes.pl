@@ -79,9 +79,9 @@ SKIP:
 	($keeper) = grep { $_ != $pids[0] } children($run->{pid});
 	kill('STOP', $keeper);
 	kill('KILL', $run->{pid}, $keeper);
-	finish_run($run);
 	ok(all_end($pids[0]), 'after kill -9 of both, the first process of the command has ended');
 	kill('KILL', $pids[1]);
+	finish_run($run);
 	$node->safe_psql('postgres', q{SELECT lease_break('job')});
 }
 

@@ -3,8 +3,10 @@ use strict;
 use warnings;
 
 use FindBin;
+use lib "$FindBin::RealBin/../../test/t";
 use lib $FindBin::RealBin;
 
+use ClientTest;
 use LeaseRunTest;
 use LeaseTest;
 use PostgreSQL::Test::Cluster;
@@ -12,7 +14,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-my $pgbouncer = can_run([ 'pgbouncer', '/usr/sbin/pgbouncer' ])
+my $pgbouncer = can_run([ 'pgbouncer', '/usr/sbin/pgbouncer' ], '--version')
   or plan skip_all => 'no PgBouncer (Debian: pgbouncer)';
 
 my $node = start_node('pooler', 'shared_preload_libraries = lease_lock');
