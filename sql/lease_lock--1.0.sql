@@ -9,7 +9,28 @@
  * function and operator that is not their own. An unqualified operator could
  * be one of that schema whose argument types fit better, and would run with
  * the privileges of the role that reads the view.
+ *
+ * A function of that schema with one of our names and a default value makes
+ * calls of ours ambiguous.
  */
+DO LANGUAGE plpgsql $$
+DECLARE
+	overloads pg_catalog.text = (
+		SELECT pg_catalog.string_agg(p.oid::pg_catalog.regprocedure::pg_catalog.text, ', '::pg_catalog.text)
+		FROM pg_catalog.pg_proc AS p
+			JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
+		WHERE n.nspname OPERATOR(pg_catalog.=) pg_catalog.current_schema()
+			AND p.proname OPERATOR(pg_catalog.~) '^lease_'::pg_catalog.text
+			AND p.pronargdefaults OPERATOR(pg_catalog.>) 0
+	);
+BEGIN
+	IF overloads IS NOT NULL THEN
+		RAISE duplicate_function USING
+			MESSAGE = 'the schema of the extension has functions that would be mistaken for its own',
+			DETAIL = overloads,
+			HINT = 'Drop them, or use another schema: CREATE EXTENSION lease_lock SCHEMA ...';
+	END IF;
+END $$;
 
 /*
  * Fencing tokens. The sequence has no cache: a session with cached numbers
@@ -314,18 +335,18 @@ COMMENT ON FUNCTION lease_purge() IS
 	'remove rows that have been free for lease_lock.purge_after; returns how many';
 REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
-/*
- * The owner works like a password for a release. So it is shown only to roles
- * that could release the lease anyway, and to roles that may see the activity
- * of others.
- */
 CREATE FUNCTION lease_session_ended(session_number pg_catalog.int8)
 	RETURNS pg_catalog.bool
-	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION lease_session_ended(pg_catalog.int8) IS
 	'whether the session with this number has ended';
 
-/* Times beyond the year 9999, which many clients cannot read, are shown as infinity. */
+/*
+ * The owner works like a password for a release. So it is shown only to roles
+ * that could release the lease anyway, and to roles that may see the activity
+ * of others. Times beyond the year 9999, which many clients cannot read, are
+ * shown as infinity.
+ */
 CREATE VIEW lease_status AS
 SELECT
 	l.resource,
@@ -518,8 +539,9 @@ COMMENT ON FUNCTION lease_wait_graph() IS
 	'graph of which owner waits for which, in the DOT language of Graphviz';
 
 /*
- * Watches: channels that are notified of events of leases. The creator is
- * stored by name, so that a dump can be restored where roles have other OIDs.
+ * Watches: channels that are notified of events of leases. They are not dumped:
+ * whoever may dump a database would need SELECT on the table, and whoever may
+ * restore it INSERT, and so could show owners to anybody.
  */
 CREATE TABLE lease_watch (
 	prefix pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
@@ -528,7 +550,6 @@ CREATE TABLE lease_watch (
 	creator pg_catalog.name NOT NULL,
 	PRIMARY KEY (prefix, channel)
 );
-SELECT pg_catalog.pg_extension_config_dump('lease_watch', '');
 REVOKE ALL ON lease_watch FROM PUBLIC;
 COMMENT ON TABLE lease_watch IS 'watches, as lease_watch() and lease_unwatch() keep them; read lease_watches instead';
 COMMENT ON COLUMN lease_watch.prefix IS 'prefix of the names of the watched resources';

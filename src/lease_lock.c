@@ -26,7 +26,6 @@
 #include "store/era.h"
 #include "monitor/watches.h"
 #include "store/store.h"
-#include "guard/template.h"
 #include "wait/wait.h"
 
 PG_MODULE_MAGIC;
@@ -47,7 +46,6 @@ _PG_init(void)
 	assertion_cache_init();
 	guard_init();
 	drop_init();
-	template_init();
 	purge_init();
 	worker_init();
 	stats_init();

@@ -76,8 +76,8 @@ typedef struct Lease
  * is changing has two: the version before the change, which is current if that
  * transaction rolls back, and the version after it.
  *
- * The fields with transaction ids never name the current transaction. What it
- * wrote counts as committed.
+ * The transaction ids are those of other transactions. What the current
+ * transaction wrote counts as committed.
  */
 typedef struct LeaseRow
 {
@@ -87,6 +87,7 @@ typedef struct LeaseRow
 	TransactionId changed_by;	/* open transaction that replaces or deletes it */
 	TransactionId locked_by;	/* open transaction that holds a row lock on it, */
 	LockTupleMode lock_mode;	/* of the strongest of these locks */
+	bool		locked_here;	/* the current transaction holds a row lock on it */
 } LeaseRow;
 
 /*
@@ -100,7 +101,7 @@ typedef struct LeaseRows
 	int			space;
 	LeaseRow   *row;
 	LeaseRow	first[2];		/* enough for most looks */
-	bool		same_moment;	/* no transaction ended during the look */
+	bool		same_moment;	/* there was a moment at which all of them were as shown */
 } LeaseRows;
 
 /* Which lease is meant: that of an owner, that with a token, or both. */
@@ -169,6 +170,7 @@ typedef struct GrantOutcome
 	bool		waited;
 	bool		own_lease;		/* refused because of a lease of the same owner */
 	int64		token;			/* GRANTED */
+	TimestampTz granted_at;		/* when the ttl begins */
 	TimestampTz expires_at;
 	TimestampTz held_until;		/* REFUSED_HELD: when to look again, else DT_NOEND */
 	bool		open;			/* open transactions are among the obstacles */

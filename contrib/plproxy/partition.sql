@@ -48,9 +48,14 @@ SELECT format('ALTER DATABASE %I SET client_connection_check_interval = %L', cur
 SELECT format('ALTER DATABASE %I SET %s = 0', current_database(), setting)
 FROM unnest(ARRAY['statement_timeout', 'idle_session_timeout']) AS setting \gexec
 
--- A role comes from the router by its name, and holds its leases here.
+-- A role comes from the router by its name, and holds its leases here. Members of lease_router_user are those that pg_hba.conf lets in
+-- from there.
+SELECT 'CREATE ROLE lease_router_user NOLOGIN' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'lease_router_user') \gexec
 SELECT format('CREATE ROLE %I LOGIN', name)
 FROM regexp_split_to_table(btrim(current_setting('lease_router.roles')), '\s+') AS name
 WHERE name <> '' AND NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) \gexec
+SELECT format('GRANT lease_router_user TO %I', name)
+FROM regexp_split_to_table(btrim(current_setting('lease_router.roles')), '\s+') AS name
+WHERE name <> '' \gexec
 
 COMMIT;

@@ -23,6 +23,7 @@
 #include "base/printable.h"
 #include "base/sessions.h"
 #include "change/quota.h"
+#include "grant/grant.h"
 
 /* Maximum number of names in an array. */
 #define MAX_RESOURCES	10000
@@ -36,7 +37,7 @@ require_writable(const char *function)
 	PreventCommandDuringRecovery(function);
 }
 
-static void
+static pg_noreturn void
 refuse_null(const char *what)
 {
 	ereport(ERROR,
@@ -296,10 +297,6 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
  * Get the ttl from argument ttl_argno, and the options of a request from the
  * arguments from argno on: mode, permits, if_own, min_hold, lock_delay,
  * payload, session.
- *
- * A lock_delay begins when the lease expires. It is not recorded when a
- * session ended, so a lease that ends with its session cannot have a
- * lock_delay.
  */
 void
 request_options(FunctionCallInfo fcinfo, int ttl_argno, int argno, LeaseRequest *request)
@@ -311,11 +308,7 @@ request_options(FunctionCallInfo fcinfo, int ttl_argno, int argno, LeaseRequest 
 	request->lock_delay = span_arg(fcinfo, argno + 4, "lock_delay", MAX_TTL, request->resource);
 	require_ttl_allowed(request->resource, "lock_delay", request->lock_delay);
 	if (request->session && request->lock_delay > 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("lease on \"%s\" cannot have a lock_delay and end with its session",
-						printable(request->resource)),
-				 errhint("Leave out one of them.")));
+		refuse_delay_after_session(request->resource);
 	request->payload = PG_ARGISNULL(argno + 5) ? (Datum) 0 :
 		PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(argno + 5)));
 }

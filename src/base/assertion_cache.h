@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * assertion_cache.h
- *		Leases that the current transaction has asserted.
+ *		Leases that the current transaction has asserted lately.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,7 +13,6 @@
 extern void assertion_cache_init(void);
 extern const Lease *find_assertion(const text *resource, const Claim *claim);
 extern void remember_assertion(const Lease *lease);
-extern void forget_assertions(const Lease *lease);
-extern uint64 assertions_lost(void);
+extern void forget_assertions(void);
 
 #endif							/* LEASE_LOCK_ASSERTION_CACHE_H */

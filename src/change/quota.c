@@ -73,7 +73,7 @@ quota_init(void)
 	limit_hidden = define_superuser_settings(define_settings, names, lengthof(names));
 }
 
-static void
+static pg_noreturn void
 refuse_hidden_limit(void)
 {
 	ereport(ERROR,

@@ -6,7 +6,7 @@
  * without an MVCC snapshot, which would register the read with SERIALIZABLE.
  * So no lease call fails because another session adds a watch.
  *
- * The creator is stored by name, so that a dump can be restored.
+ * The creator is stored by name.
  *
  *-------------------------------------------------------------------------
  */

@@ -121,8 +121,8 @@ purge_row(LeaseStore *store, const text *resource, const ItemPointerData *tid, T
 	{
 		if (may_be_purged(&row, limit))
 		{
-			forget_assertions(&row.lease);	/* this transaction may have asserted them */
-			purged = store_delete(store, &row);
+			forget_assertions();	/* this transaction may have asserted it */
+			purged = store_try_delete(store, &row);
 		}
 		heap_freetuple(row.tuple);
 	}

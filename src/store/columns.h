@@ -35,9 +35,6 @@ enum
 extern void lease_from_columns(Lease *lease, const Datum *values, const bool *isnull);
 extern TupleTableSlot *row_from_lease(LeaseStore *store, const Lease *lease);
 
-/* look.c: remember where a row was written */
-extern void store_remember(LeaseStore *store, const Lease *lease, const ItemPointerData *tid);
-
 /* index_entries.c: index entries of a row that was written */
 extern bool is_key_index(Relation index);
 extern void insert_index_entries(LeaseStore *store, TupleTableSlot *row);

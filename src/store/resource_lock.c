@@ -64,3 +64,13 @@ unlock_resource(const text *resource)
 	LockRelease(&tag, ExclusiveLock, false);
 	RACE_POINT("after the resource was unlocked");
 }
+
+/* Unlock a resource if this session has locked it. */
+void
+unlock_resource_if_locked(const text *resource)
+{
+	LOCKTAG		tag = resource_tag(resource);
+
+	if (LockHeldByMe(&tag, ExclusiveLock, false))
+		unlock_resource(resource);
+}

@@ -86,7 +86,7 @@ extension_relation(const char *name)
 	return relid;
 }
 
-static void
+static pg_noreturn void
 refuse_altered(Relation table)
 {
 	ereport(ERROR,
