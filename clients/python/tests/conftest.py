@@ -241,6 +241,7 @@ class Holder:
 
 HOLDERS = {
     "python": [sys.executable, CLIENTS / "python/tests/holder.py"],
+    "asyncio": [sys.executable, CLIENTS / "python/tests/holder_async.py"],
 }
 
 
