@@ -137,11 +137,12 @@ BEGIN
 	RETURN given;
 END $$;
 
--- Do steps of the session that holds the lease; the last one may stop, or wait.
-CREATE FUNCTION do_steps(steps text[], r text, session_pid int, may_wait boolean) RETURNS void LANGUAGE plpgsql AS $$
+-- Do steps of the session that holds the lease. If a point is given, the last one stops there, and is not waited for.
+CREATE FUNCTION do_steps(steps text[], r text, session_pid int, point text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1 .. cardinality(steps) LOOP
-		IF may_wait AND i = cardinality(steps) THEN
+		IF point IS NOT NULL AND i = cardinality(steps) THEN
+			PERFORM stop_at('h', point);
 			PERFORM dblink_send_query('h', step(steps[i], r));
 			PERFORM settles('h', session_pid);
 		ELSIF step(steps[i], r) LIKE 'SELECT%' THEN
@@ -163,11 +164,8 @@ DECLARE
 	until timestamptz;
 BEGIN
 	PERFORM stop_at('h', 'nowhere');
-	PERFORM do_steps(e.before, r, pids[3], false);
-	FOR i IN 1 .. 3 LOOP
-		PERFORM stop_at(sessions[i], at_points[i]);
-		PERFORM pg_advisory_lock(10 + i);
-	END LOOP;
+	PERFORM do_steps(e.before, r, pids[3]);
+	PERFORM stop_at('a', at_points[1]), stop_at('b', at_points[2]), pg_advisory_lock(11), pg_advisory_lock(12), pg_advisory_lock(13);
 	FOREACH n IN ARRAY ARRAY[1, 2, 4] LOOP
 		IF of_kinds[n] IS NOT NULL THEN
 			PERFORM dblink_send_query(sessions[n], format('SELECT take(%L, %L, %L)', r, sessions[n], of_kinds[n]));
@@ -175,7 +173,7 @@ BEGIN
 		END IF;
 	END LOOP;
 
-	PERFORM do_steps(e.during, r, pids[3], true);
+	PERFORM do_steps(e.during, r, pids[3], at_points[3]);
 	FOREACH s IN ARRAY continue_order LOOP
 		n := array_position(sessions, s);
 		PERFORM pg_advisory_unlock(10 + n);
@@ -184,11 +182,6 @@ BEGIN
 
 	until := clock_timestamp() + interval '20 s';
 	IF e.during <> '{}' THEN
-		IF e.event <> 'again' THEN
-			WHILE dblink_is_busy('h') = 1 AND clock_timestamp() < until LOOP
-				PERFORM pg_sleep(0.0005);
-			END LOOP;
-		END IF;
 		WHILE dblink_is_busy('h') = 1 AND clock_timestamp() < until LOOP
 			PERFORM pg_sleep(0.0005);
 		END LOOP;
@@ -199,7 +192,7 @@ BEGIN
 	END IF;
 	IF late IS NULL THEN
 		PERFORM stop_at('h', 'nowhere');
-		PERFORM do_steps(e.after, r, pids[3], false);
+		PERFORM do_steps(e.after, r, pids[3]);
 	END IF;
 	FOREACH n IN ARRAY ARRAY[1, 2, 4] LOOP
 		CONTINUE WHEN of_kinds[n] IS NULL;
@@ -249,13 +242,25 @@ BEGIN
 				(ARRAY['nowhere', 'before waiters are woken', 'after a look', 'after the resource lock', 'before a waiter tells its refusal'])[1 + floor(random() * 5)]]
 				ELSE '{nowhere,nowhere,nowhere}' END AS at_points,
 			(SELECT array_agg(s ORDER BY random()) FROM unnest(ARRAY['a', 'b', 'h']) AS s) AS o INTO c;
-, 'c');
+		EXIT WHEN clock_timestamp() > until;
+		r := 'r' || nextval('resources');
+		late := staged(r, c.e, c.of_kinds, c.at_points, c.o, pids);
+		INSERT INTO outcomes VALUES ((c.e).event, c.of_kinds, c.at_points, c.o, late, late IS NOT NULL OR in_order(r, c.of_kinds, c.at_points));
+		COMMIT;
+		EXIT WHEN (SELECT count(*) FROM outcomes AS x WHERE x.late IS NOT NULL OR NOT x.in_order) >= 3;
+	END LOOP;
+END $$;
+SQL
+
+my $connect = 'dbname=postgres host=' . $node->host . ' port=' . $node->port;
+my $set = join('', map { "SELECT dblink_exec('$_->[0]', 'SET lease_lock.stop_lock = $_->[1]') WHERE can_stop() \\g /dev/null\n" } [ 'a', 11 ], [ 'b', 12 ], [ 'h', 13 ]);
+my $pids = join('', map { "SELECT p FROM dblink('$_', 'SELECT pg_backend_pid()') AS x(p int) \\gset ${_}_\n" } 'a', 'b', 'h', 'c');
 
 $node->safe_psql('postgres', <<"SQL");
 LOAD 'lease_lock';
 SELECT setseed($seed / 1000000.0) \\g /dev/null
 SELECT dblink_connect(s, '$connect') FROM unnest(ARRAY['a', 'b', 'h', 'c']) AS s \\g /dev/null
-SELECT dblink_exec(s, 'SET lock_timeout = ''1 h''; SET client_min_messages = error') FROM unnest(ARRAY['a', 'b', 'h', 'c']) AS s \\g /dev/null
+SELECT dblink_exec(s, 'SET client_min_messages = error') FROM unnest(ARRAY['a', 'b', 'h', 'c']) AS s \\g /dev/null
 SELECT stop_at('c', 'nowhere') \\g /dev/null
 $set
 $pids
