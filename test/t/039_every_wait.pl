@@ -32,14 +32,14 @@ CREATE SEQUENCE resources;
 CREATE TABLE taken (resource text, owner text, token bigint);
 
 -- How a session waits. Each releases in the same transaction what it was granted.
-CREATE TABLE kinds (kind text, options text, wait text);
+CREATE TABLE kinds (kind text, options text, wait interval);
 INSERT INTO kinds VALUES
-	('exclusive', 'mode => ''exclusive''', 'NULL'),
-	('shared', 'mode => ''shared''', 'NULL'),
-	('permit', 'mode => ''permit'', permits => 2', 'NULL'),
-	('in time', 'mode => ''exclusive''', '''100 ms'''),
-	('any', '', 'NULL'),
-	('any in time', '', '''100 ms''');
+	('exclusive', $$mode => 'exclusive'$$, NULL),
+	('shared', $$mode => 'shared'$$, NULL),
+	('permit', $$mode => 'permit', permits => 2$$, NULL),
+	('in time', $$mode => 'exclusive'$$, '100 ms'),
+	('any', NULL, NULL),
+	('any in time', NULL, '100 ms');
 
 -- What the session that holds the lease has done, and what it does.
 CREATE TABLE events (event text, before text[], during text[], after text[]);
@@ -103,16 +103,14 @@ DECLARE
 	which text := r;
 BEGIN
 	IF of_kind LIKE 'any%' THEN
-		which := lease_acquire_any(ARRAY['other', r], '1 h', o, k.wait::interval);
+		which := lease_acquire_any(ARRAY['other', r], '1 h', o, k.wait);
 	ELSE
-		EXECUTE format('SELECT CASE WHEN granted THEN %L END FROM lease_request(%L, ''1 h'', %L, wait => %s, %s)',
+		EXECUTE format('SELECT CASE WHEN granted THEN %L END FROM lease_request(%L, ''1 h'', %L, wait => %L, %s)',
 			r, r, o, k.wait, k.options) INTO which;
 	END IF;
 	INSERT INTO taken SELECT which, o, lease_token(which, o) WHERE which IS NOT NULL;
-	RETURN lease_release(which, o);
+	RETURN which IS NOT NULL AND lease_release(which, o);
 END $$;
-UPDATE kinds SET wait = NULL WHERE kind = 'any';
-UPDATE kinds SET wait = '100 ms' WHERE kind = 'any in time';
 
 -- Wait until the session is done, sleeps in the queue or waits for a lock; is it done?
 CREATE FUNCTION settles(session text, session_pid int) RETURNS boolean LANGUAGE plpgsql AS $$
