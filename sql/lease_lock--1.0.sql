@@ -9,7 +9,28 @@
  * function and operator that is not their own. An unqualified operator could
  * be one of that schema whose argument types fit better, and would run with
  * the privileges of the role that reads the view.
+ *
+ * A function of that schema with one of our names and a default value makes
+ * calls of ours ambiguous.
  */
+DO LANGUAGE plpgsql $$
+DECLARE
+	overloads pg_catalog.text = (
+		SELECT pg_catalog.string_agg(p.oid::pg_catalog.regprocedure::pg_catalog.text, ', '::pg_catalog.text)
+		FROM pg_catalog.pg_proc AS p
+			JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
+		WHERE n.nspname OPERATOR(pg_catalog.=) pg_catalog.current_schema()
+			AND p.proname OPERATOR(pg_catalog.~) '^lease_'::pg_catalog.text
+			AND p.pronargdefaults OPERATOR(pg_catalog.>) 0
+	);
+BEGIN
+	IF overloads IS NOT NULL THEN
+		RAISE duplicate_function USING
+			MESSAGE = 'the schema of the extension has functions that would be mistaken for its own',
+			DETAIL = overloads,
+			HINT = 'Drop them, or use another schema: CREATE EXTENSION lease_lock SCHEMA ...';
+	END IF;
+END $$;
 
 /*
  * Fencing tokens. The sequence has no cache: a session with cached numbers

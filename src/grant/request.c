@@ -25,9 +25,9 @@
 #include "base/subxact.h"
 #include "change/change.h"
 #include "grant/grant.h"
-#include "purge/purge.h"
 #include "monitor/stats.h"
 #include "monitor/watches.h"
+#include "purge/purge.h"
 #include "rules/rules.h"
 #include "wait/wait.h"
 

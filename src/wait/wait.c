@@ -31,6 +31,7 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/names.h"
 #include "base/race.h"
 #include "monitor/stats.h"
 #include "store/store.h"

@@ -31,7 +31,7 @@
 #ifndef LEASE_LOCK_WAIT_H
 #define LEASE_LOCK_WAIT_H
 
-#include "lease_lock.h"
+#include "base/types.h"
 
 /* wait.c: the loop above */
 extern void wait_init(void);

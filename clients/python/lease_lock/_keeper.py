@@ -23,7 +23,7 @@ from typing import Any, Callable, Iterator, Optional
 import psycopg
 
 from ._connect import execute
-from ._request import PATIENCE, RELEASE, RENEW, LeaseLost, Request, lost_connection, milliseconds, new_owner
+from ._request import PATIENCE, RELEASE, RENEW, Grant, LeaseLost, Request, lost_connection, milliseconds, new_owner
 
 log = logging.getLogger("lease_lock")
 
@@ -66,10 +66,51 @@ class Kept:
         """Seconds until the lease is given up as lost, unless it is renewed before. The lease itself lasts longer."""
         return max(0.0, self._deadline - now()) if self._held else 0.0
 
+    def _loss(self) -> LeaseLost:
+        return LeaseLost(self.resource, self._why or "the server says so")
+
     def check(self) -> None:
         """Raise LeaseLost if the lease is lost, or was released."""
         if self.remaining() <= 0:
             raise LeaseLost(self.resource, self._why or ("its time is over" if self._held else "it was released"))
+
+
+class Attempts:
+    """Of one request: when to give up, and whether to repeat it.
+
+    If a connection breaks after the request was sent, nobody knows whether it was granted. Then it is repeated, and a
+    lease that the same owner has already is the answer.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.give_up = math.inf if request.wait is None else now() + request.wait
+        self.sent = 0.0
+        self.unanswered = self.repeated = False
+
+    def next(self) -> tuple[str, dict[str, Any], float]:
+        """Statement, parameters, and until when an answer must be there. To be called just before it is sent."""
+        self.sent, self.repeated, self.unanswered = now(), self.unanswered, True
+        left = None if self.request.wait is None else max(0.0, self.give_up - self.sent)
+        statement, params = self.request.statement(left, self.repeated)
+        return statement, params, math.inf if left is None else self.sent + left + PATIENCE
+
+    def is_final(self, grant: Grant) -> bool:
+        """Whether the answer can be used: a grant that took so long that it is nearly over is asked for again."""
+        return not grant.granted or self.repeated or not self.request.own_owner \
+            or now() < self.granted(grant) + self.request.ttl / 2
+
+    def granted(self, grant: Grant) -> float:
+        """When the lease was granted, at the earliest."""
+        return self.sent + grant.waited
+
+    def repeat_after(self, error: BaseException) -> bool:
+        return self.unanswered and lost_connection(error) and self.request.own_owner \
+            and now() < self.give_up + PATIENCE
+
+    def may_be_granted(self, error: BaseException) -> bool:
+        return self.unanswered and self.request.own_owner \
+            and (lost_connection(error) or not isinstance(error, psycopg.Error))
 
 
 class _Limit:
@@ -146,8 +187,11 @@ class Keeper:
             self._lose(lease, why)
 
     @contextmanager
-    def limit(self, connection: Any, until: float, request: bool = False) -> Iterator[None]:
-        """Cut the connection off at that time, so that a call fails at once however silent the network is."""
+    def limit(self, connection: Any, until: float, request: bool = False) -> Iterator[Callable[[], None]]:
+        """Cut the connection off at that time, so that a call fails at once however silent the network is.
+
+        Yields a function that does so before.
+        """
         with _duplicate(connection) as sock:
             limit = _Limit(until, sock, request)
             with self._lock:
@@ -158,7 +202,7 @@ class Keeper:
                 if request and self.closed:
                     _cut(sock)
             try:
-                yield
+                yield lambda: _cut(sock)
             finally:
                 with self._lock:
                     self._limits.discard(limit)

@@ -96,7 +96,7 @@ def new_owner() -> str:
 
 
 def milliseconds(time: float) -> int:
-    return max(1, math.ceil(time * 1000))
+    return min(max(1, math.ceil(time * 1000)), 2**31 - 1)
 
 
 @dataclass

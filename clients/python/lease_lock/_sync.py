@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, TypeVar, Un
 import psycopg
 
 from ._connect import connect, execute, is_quiet
-from ._keeper import Keeper, Kept, columns, log, names, now
+from ._keeper import Attempts, Keeper, Kept, columns, log, names, now
 from ._request import (
     ASSERT, NOT_HELD, PATIENCE, RELEASE, RELEASE_UNKNOWN, Closed, Grant, LeaseLost, LeaseTaken, Request, Seconds,
     lost_connection, make_request, milliseconds)
@@ -50,7 +49,7 @@ class Lease(Kept):
     def release(self) -> bool:
         """Release the lease. False if it is not held any longer. What the server cannot be told ends with its time."""
         held = self._keeper.leave(self)
-        if self._inherited or self._keeper.closed or (not held and self._why is None):
+        if self._inherited or (not held and (self._why is None or self._keeper.closed)):
             return False
         return self._keeper.released(self, held, self._leases._release(self))
 
@@ -64,9 +63,6 @@ class Lease(Kept):
             if not isinstance(error, LeaseLost):
                 raise self._loss() from error
 
-    def _loss(self) -> LeaseLost:
-        return LeaseLost(self.resource, self._why or "the server says so")
-
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Cursor[Any]]:
         """A transaction that asserts the lease, and may write to tables that it protects.
@@ -77,6 +73,8 @@ class Lease(Kept):
             try:
                 cursor, keep = self._begin(stack)
                 yield cursor
+                if cursor.connection.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
+                    raise psycopg.errors.InFailedSqlTransaction("the transaction had failed, and was rolled back")
                 keep()
             except psycopg.Error as error:
                 if self._why is not None:
@@ -132,7 +130,7 @@ class Leases:
             raise request.taken(grant)
         lease = Lease(self, request, grant.token, granted, on_lost)
         if not self._keeper.add(lease):
-            self._forget(request)
+            lease.release()
             raise Closed("leases are closed")
         return lease
 
@@ -220,39 +218,28 @@ class Leases:
             connection.close()
 
     def _request(self, request: Request) -> tuple[float, Grant]:
-        """When the lease was granted, at the earliest, and the answer.
-
-        If a connection breaks after the request was sent, nobody knows whether it was granted. Then it is repeated, and
-        a lease that the same owner has already is the answer.
-        """
-        give_up = math.inf if request.wait is None else now() + request.wait
-        repeated = sent_any = False
+        """When the lease was granted, at the earliest, and the answer."""
+        attempts = Attempts(request)
         while True:
-            sent = now()
-            left = None if request.wait is None else max(0.0, give_up - sent)
             try:
                 if self._keeper.closed:
                     raise Closed("leases are closed")
-                with self._connection(PATIENCE) as connection, \
-                        self._keeper.limit(connection, math.inf if left is None else sent + left + PATIENCE, True):
-                    sent_any = True
-                    grant = Grant(*execute(connection, *request.statement(left, repeated))[0])
-                granted = sent + grant.waited
-                if not grant.granted and repeated:
-                    self._forget(request)
-                if not grant.granted or repeated or not request.own_owner \
-                        or now() < granted + request.ttl / 2:
-                    return granted, grant
+                with self._connection(PATIENCE) as connection:
+                    statement, params, until = attempts.next()
+                    with self._keeper.limit(connection, until, request=True):
+                        grant = Grant(*execute(connection, statement, params)[0])
+                if attempts.is_final(grant):
+                    if attempts.repeated and not grant.granted:
+                        self._forget(request)
+                    return attempts.granted(grant), grant
             except BaseException as error:
-                again = lost_connection(error) and request.own_owner and now() < give_up + PATIENCE
-                if self._keeper.closed or not (sent_any and again):
-                    if sent_any and (lost_connection(error) or not isinstance(error, psycopg.Error)):
+                if self._keeper.closed or not attempts.repeat_after(error):
+                    if attempts.may_be_granted(error):
                         self._forget(request)
                     if self._keeper.closed and not isinstance(error, Closed):
                         raise Closed("leases are closed") from error
                     raise
                 time.sleep(0.05)
-            repeated = True
 
     def _release(self, lease: Lease) -> bool:
         """Twice at most: the first connection may have broken long ago, or after the release."""
@@ -269,8 +256,6 @@ class Leases:
 
     def _forget(self, request: Request) -> None:
         """Release what a request may have been granted, whose answer nobody waits for any longer."""
-        if not request.own_owner:
-            return
         try:
             with self._connection(PATIENCE) as connection, self._keeper.limit(connection, now() + PATIENCE):
                 execute(connection, RELEASE_UNKNOWN.format(timeout=milliseconds(PATIENCE)),
