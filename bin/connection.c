@@ -102,6 +102,16 @@ number_of_hosts(Connection *connection)
 }
 
 /*
+ * Begin with the next one the next time.
+ */
+static void
+host_is_silent(Connection *connection)
+{
+	remember_error(connection, "the server does not answer");
+	connection->first_host = (connection->first_host + 1) % number_of_hosts(connection);
+}
+
+/*
  * Begin to connect. As in other client programs, a connection string overrides what comes
  * before it; here, these are also our own defaults.
  */
@@ -180,10 +190,7 @@ connection_open(Connection *connection, Time patience, WaitUntil useful)
 	if (next == PGRES_POLLING_FAILED)
 		remember_error(connection, PQerrorMessage(connection->pg));
 	else if (result == WAIT_TIME_OVER)
-	{
-		remember_error(connection, "the server does not answer");
-		connection->first_host = (connection->first_host + 1) % number_of_hosts(connection);
-	}
+		host_is_silent(connection);
 	return result == WAIT_INTERRUPTED ? WAIT_INTERRUPTED : WAIT_TIME_OVER;
 }
 
@@ -270,7 +277,7 @@ connection_answer(Connection *connection, Time until, WaitUntil useful)
 		if (result == WAIT_READY && exchange(connection, POLLIN))
 			continue;
 		if (result == WAIT_TIME_OVER)
-			remember_error(connection, "the server does not answer");
+			host_is_silent(connection);
 		PQclear(last);
 		if (result != WAIT_INTERRUPTED)
 			connection_close(connection);

@@ -64,7 +64,7 @@ acquire_or_exit(Lease *lease)
 		case LEASE_INTERRUPTED:
 			if (lease_give_up(lease) == LEASE_NO_ANSWER)
 				lease_warning("the server does not answer; if it was granted in the last moment, it ends after its ttl");
-			exit(128 + signals_caught());
+			signals_die_of(signals_caught());
 	}
 }
 
@@ -172,5 +172,7 @@ main(int argc, char **argv)
 	acquire_or_exit(&lease);
 	status = run_under(&lease);
 	connection_close(&lease.connection);
+	if (status > 128 && status < 128 + NSIG && signals_received(status - 128))
+		signals_die_of(status - 128);
 	return status;
 }

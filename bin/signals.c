@@ -7,7 +7,7 @@
  * library that hangs can delay it. Before there is a command:
  *
  *	 - before the first request was sent, there is nothing to clean up: the
- *	   handler ends the process;
+ *	   signal ends the process;
  *	 - then, a lease may have been granted: the handler only notes the signal,
  *	   and lease_run ends after it released the lease. A second signal ends the
  *	   process.
@@ -20,6 +20,7 @@
 #include "postgres_fe.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/logging.h"
@@ -37,6 +38,38 @@ static volatile sig_atomic_t command_group = 0;
 static volatile sig_atomic_t must_clean_up = false;
 static volatile sig_atomic_t caught = 0;
 static volatile sig_atomic_t continued = false;
+static volatile sig_atomic_t received[NSIG];
+
+static void
+set_handler(int signo, void (*handler) (int))
+{
+	struct sigaction action = {0};
+
+	action.sa_handler = handler;
+	action.sa_flags = SA_RESTART;
+	sigemptyset(&action.sa_mask);
+	sigaction(signo, &action, NULL);
+}
+
+/*
+ * End this process as the signal does, so that a shell script that got the same
+ * Ctrl-C ends, too. The first process of a container is not ended by signals:
+ * it exits with the status that a shell would show.
+ */
+void
+signals_die_of(int signo)
+{
+	sigset_t	set;
+	struct rlimit no_core = {0, 0};
+
+	setrlimit(RLIMIT_CORE, &no_core);
+	set_handler(signo, SIG_DFL);
+	sigemptyset(&set);
+	sigaddset(&set, signo);
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
+	(void) raise(signo);
+	_exit(128 + signo);
+}
 
 static void
 handle_signal(int signo)
@@ -50,25 +83,15 @@ handle_signal(int signo)
 		if (command_group > 0)
 			kill(-command_group, signo);
 		else if (!must_clean_up || caught)
-			_exit(128 + signo);
+			signals_die_of(signo);
 		else
 			caught = signo;
+		received[signo] = true;
 	}
 	/* If the pipe is full, poll() will return all the same. */
 	if (write(wakeup[1], "", 1) < 0)
 		errno = save_errno;
 	errno = save_errno;
-}
-
-static void
-set_handler(int signo, void (*handler) (int))
-{
-	struct sigaction action = {0};
-
-	action.sa_handler = handler;
-	action.sa_flags = SA_RESTART;
-	sigemptyset(&action.sa_mask);
-	sigaction(signo, &action, NULL);
 }
 
 /*
@@ -138,6 +161,15 @@ int
 signals_caught(void)
 {
 	return caught;
+}
+
+/*
+ * Has lease_run got this signal, to end it or the command?
+ */
+bool
+signals_received(int signo)
+{
+	return received[signo];
 }
 
 void

@@ -15,6 +15,8 @@ extern int	signals_fd(void);
 extern bool signals_drain(void);
 extern void signals_do_not_exit(void);
 extern int	signals_caught(void);
+extern bool signals_received(int signo);
+extern void signals_die_of(int signo) pg_attribute_noreturn();
 extern void signals_block(sigset_t *before);
 extern void signals_restore(const sigset_t *before);
 extern void signals_forward_to(pid_t group);

@@ -20,6 +20,7 @@
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/names.h"
 #include "base/printable.h"
 #include "base/sessions.h"
 #include "change/quota.h"
@@ -153,12 +154,7 @@ permits_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 static int
 compare_names(const void *a, const void *b)
 {
-	const text *x = *(text *const *) a;
-	const text *y = *(text *const *) b;
-	int			common = Min(VARSIZE_ANY_EXHDR(x), VARSIZE_ANY_EXHDR(y));
-	int			order = memcmp(VARDATA_ANY(x), VARDATA_ANY(y), common);
-
-	return order != 0 ? order : (int) VARSIZE_ANY_EXHDR(x) - (int) VARSIZE_ANY_EXHDR(y);
+	return compare_texts(*(text *const *) a, *(text *const *) b);
 }
 
 /* Get an array of resources, each named once, from argument number argno. */

@@ -17,7 +17,7 @@
 
 #include "base/compat.h"
 #include "base/printable.h"
-#include "lease_lock.h"
+#include "base/types.h"
 
 /* Control characters, line ends, and characters that change the writing direction. */
 static bool

@@ -8,7 +8,7 @@
 #ifndef LEASE_LOCK_PRIVILEGES_H
 #define LEASE_LOCK_PRIVILEGES_H
 
-#include "lease_lock.h"
+#include "base/types.h"
 
 extern bool may_act(const Lease *lease);
 extern bool role_sees_owner(Oid viewer, Oid role);

@@ -12,13 +12,14 @@
  */
 #include "postgres.h"
 
-#include "base/assertion_cache.h"
 #include "base/compat.h"
 #include "change/change.h"
 #include "change/durability.h"
 #include "monitor/events.h"
+#include "monitor/watches.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
+#include "store/assertion_cache.h"
 #include "wait/wait.h"
 
 /* What a change means to a crash. */
@@ -66,15 +67,14 @@ static void
 note_change(const Lease *new, LeaseChange change, const Lease *former)
 {
 	LeaseEvent	event = follows[change].event;
+	const Lease *lease = new != NULL && new->owner != NULL ? new : former;
 
 	if (event == EVENT_NONE)
 		return;
 	if (change == CHANGE_GRANT && former != NULL)
 		event = EVENT_TAKEN_OVER;
-	if (new->owner == NULL)
-		note_event(event, former, NULL);
-	else
-		note_event(event, new, former);
+	note_event(event, lease, lease == new ? former : NULL);
+	tell_watchers(event, lease);
 }
 
 /*

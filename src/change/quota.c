@@ -30,6 +30,7 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/names.h"
 #include "base/printable.h"
 #include "base/superuser_settings.h"
 #include "change/quota.h"

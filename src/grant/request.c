@@ -25,9 +25,9 @@
 #include "base/subxact.h"
 #include "change/change.h"
 #include "grant/grant.h"
-#include "purge/purge.h"
 #include "monitor/stats.h"
 #include "monitor/watches.h"
+#include "purge/purge.h"
 #include "rules/rules.h"
 #include "wait/wait.h"
 
@@ -105,6 +105,7 @@ wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait
 				commit_before_sleep(role);
 			wait_sleep(&outcome);
 			EnsurePortalSnapshotExists();	/* the commit dropped it */
+			wait_look_again();
 			MemoryContextReset(look_context);
 		}
 	}

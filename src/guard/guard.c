@@ -29,9 +29,9 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
-#include "lease/lease.h"
 #include "guard/guard.h"
 #include "guard/template.h"
+#include "lease/lease.h"
 
 PG_FUNCTION_INFO_V1(lease_guard);
 

@@ -37,7 +37,7 @@
 
 #include "base/compat.h"
 #include "base/printable.h"
-#include "lease_lock.h"
+#include "base/types.h"
 #include "guard/template.h"
 
 PG_FUNCTION_INFO_V1(lease_protect);

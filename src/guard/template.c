@@ -20,7 +20,6 @@
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/datetime.h"
-#include "utils/fmgroids.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
 #include "utils/numeric.h"
@@ -28,7 +27,7 @@
 
 #include "base/compat.h"
 #include "base/printable.h"
-#include "lease_lock.h"
+#include "base/types.h"
 #include "guard/template.h"
 #include "guard/visible.h"
 
@@ -93,57 +92,36 @@ append_value(StringInfo buffer, Datum value, Oid type)
 {
 	static const int utc = 0;
 	char		digits[MAXDATELEN + 1];
+	Oid			output;
+	bool		is_varlena;
+	text	   *string;
 
 	switch (type)
 	{
-		case INT2OID:
-			pg_itoa(DatumGetInt16(value), digits);
-			appendStringInfoString(buffer, digits);
+		case TEXTOID:
+		case VARCHAROID:
+			string = DatumGetTextPP(value);
+			appendBinaryStringInfo(buffer, VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string));
 			break;
-		case INT4OID:
-			pg_ltoa(DatumGetInt32(value), digits);
-			appendStringInfoString(buffer, digits);
-			break;
-		case INT8OID:
-			pg_lltoa(DatumGetInt64(value), digits);
-			appendStringInfoString(buffer, digits);
-			break;
-		case OIDOID:
-			appendStringInfo(buffer, "%u", DatumGetObjectId(value));
+		case BPCHAROID:
+			string = DatumGetTextPP(value);
+			appendBinaryStringInfo(buffer, VARDATA_ANY(string),
+								   bpchartruelen(VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string)));
 			break;
 		case NUMERICOID:
 			appendStringInfoString(buffer, numeric_normalize(DatumGetNumeric(value)));
 			break;
-		case TEXTOID:
-		case VARCHAROID:
-			{
-				text	   *string = DatumGetTextPP(value);
-
-				appendBinaryStringInfo(buffer, VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string));
-			}
-			break;
-		case BPCHAROID:
-			{
-				BpChar	   *string = DatumGetBpCharPP(value);
-
-				appendBinaryStringInfo(buffer, VARDATA_ANY(string),
-									   bpchartruelen(VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string)));
-			}
-			break;
-		case NAMEOID:
-			appendStringInfoString(buffer, NameStr(*DatumGetName(value)));
-			break;
 		case BOOLOID:
 			appendStringInfoString(buffer, DatumGetBool(value) ? "true" : "false");
 			break;
-		case UUIDOID:
-			appendStringInfoString(buffer, OidOutputFunctionCall(F_UUID_OUT, value));
-			break;
-		case ANYENUMOID:
-			appendStringInfoString(buffer, OidOutputFunctionCall(F_ENUM_OUT, value));
+		case DATEOID:
+		case TIMESTAMPOID:
+		case TIMESTAMPTZOID:
+			appendStringInfoString(buffer, JsonEncodeDateTime(digits, value, type, &utc));
 			break;
 		default:
-			appendStringInfoString(buffer, JsonEncodeDateTime(digits, value, type, &utc));
+			getTypeOutputInfo(type, &output, &is_varlena);
+			appendStringInfoString(buffer, OidOutputFunctionCall(output, value));
 	}
 }
 

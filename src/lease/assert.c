@@ -17,12 +17,12 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 
-#include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/printable.h"
 #include "base/privileges.h"
 #include "lease/lease.h"
+#include "store/assertion_cache.h"
 
 /*
  * Describe the holder of the claimed lease, as far as the caller may see it.

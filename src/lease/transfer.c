@@ -11,6 +11,7 @@
 #include "utils/builtins.h"
 
 #include "base/compat.h"
+#include "base/names.h"
 #include "base/printable.h"
 #include "change/change.h"
 #include "change/quota.h"

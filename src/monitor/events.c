@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * events.c
- *		What happens to leases: counted, logged, and sent to watches.
+ *		What happens to leases: counted and logged.
  *
  * Events count when they happen, not at commit: at commit there is no good
  * place to fail, and what a transaction did would have to be kept until then.
@@ -29,7 +29,6 @@
 #include "base/superuser_settings.h"
 #include "monitor/events.h"
 #include "monitor/stats.h"
-#include "monitor/watches.h"
 
 typedef enum LogEvents
 {
@@ -188,7 +187,6 @@ note_event(LeaseEvent event, const Lease *lease, const Lease *former)
 		stats_count(events[event].counter);
 	if (event == EVENT_TAKEN_OVER)
 		stats_count(STATS_GRANTED);
-	tell_watchers(event, lease);
 	if (events[event].logged_from <= (LogEvents) log_events)
 		log_event(event, lease, former);
 }

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * events.h
- *		What happens to leases: counted, logged, and sent to watches.
+ *		What happens to leases: counted and logged.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef LEASE_LOCK_EVENTS_H
 #define LEASE_LOCK_EVENTS_H
 
-#include "lease_lock.h"
+#include "base/types.h"
 
 typedef enum LeaseEvent
 {
@@ -31,7 +31,7 @@ extern const char *event_name(LeaseEvent event);
 extern bool event_is_default(LeaseEvent event); /* of a watch that names no events */
 
 /*
- * Note what happened to a lease: as it is now, or as it was when it was
+ * Count and log what happened to a lease: as it is now, or as it was when it was
  * released or broken. former is the lease that it replaces, if there is one.
  */
 extern void note_event(LeaseEvent event, const Lease *lease, const Lease *former);

@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "base/compat.h"
+#include "base/names.h"
 #include "rules/rules.h"
 
 bool

@@ -8,7 +8,7 @@
 #ifndef LEASE_LOCK_RULES_H
 #define LEASE_LOCK_RULES_H
 
-#include "lease_lock.h"
+#include "base/types.h"
 
 /* State of one lease at a time. */
 extern bool is_owner(const Lease *lease, const text *owner);

@@ -18,6 +18,7 @@
 #include "storage/lock.h"
 
 #include "base/compat.h"
+#include "base/names.h"
 #include "base/race.h"
 #include "store/store.h"
 

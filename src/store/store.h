@@ -13,7 +13,7 @@
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
-#include "lease_lock.h"
+#include "base/types.h"
 
 /* The open lock table. */
 typedef struct LeaseStore

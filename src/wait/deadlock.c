@@ -35,6 +35,7 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/names.h"
 #include "base/printable.h"
 #include "base/privileges.h"
 #include "monitor/stats.h"

@@ -21,6 +21,7 @@
 #include "utils/timestamp.h"
 
 #include "base/compat.h"
+#include "base/names.h"
 #include "base/shared_memory.h"
 #include "wait/queue.h"
 

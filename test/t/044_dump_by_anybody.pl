@@ -91,6 +91,21 @@ foreach my $how ('pg_restore', 'psql')
 	restored_works($node, $dbname, "as owner by $how");
 }
 
+# Data alone, into a database that granted leases before those of the dump: its
+# tokens go on, and a new era is above those in the data.
+$node->safe_psql('as_owner_psql', q{SELECT lease_release_all('o')});
+$node->safe_psql('postgres', 'CREATE DATABASE later');
+$node->safe_psql('later', q{
+	CREATE EXTENSION lease_lock;
+	CREATE TABLE account (fence bigint);
+	INSERT INTO account SELECT token FROM lease_request('account', '1 hour', 'o')});
+$node->safe_psql('as_owner_psql', 'CREATE TABLE account (fence bigint)');
+$node->command_ok([ 'pg_dump', '-a', as('postgres', 'later'), '-f', "$tmp/data" ], 'a dump of data alone');
+$node->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', as('postgres', 'as_owner_psql'), '-f', "$tmp/data" ], 'data alone: restored');
+$node->safe_psql('as_owner_psql', 'SELECT lease_new_era()');
+is($node->safe_psql('as_owner_psql', q{SELECT token > fence FROM account, lease_request('account', '1 hour', 'o')}), 't',
+	'data alone, and a new era: tokens above those in the data');
+
 # A whole cluster.
 my $other = PostgreSQL::Test::Cluster->new('restored_cluster');
 $other->init;

@@ -116,7 +116,7 @@ is_purged($node, 'restored', 'restored');
 # What somebody does to the table in an open transaction. The worker does not
 # wait for it, nor does the other databases' purge.
 my $session = open_session($node, 'closed');
-$session->query_safe('SET client_min_messages = warning');
+$session->query_safe('SET client_min_messages = error');
 foreach my $statement (
 	'LOCK TABLE lease_lock',
 	'LOCK TABLE lease_lock IN SHARE MODE',

@@ -20,9 +20,10 @@
 #include "access/xact.h"
 #include "utils/memutils.h"
 
-#include "base/assertion_cache.h"
 #include "base/compat.h"
+#include "base/names.h"
 #include "rules/rules.h"
+#include "store/assertion_cache.h"
 
 #define PLACES	256
 

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lease_lock.h
+ * types.h
  *		What a lease is: the types that every part of the extension shares.
  *
  * src/README.md explains the terms and the protocol, and says which folder
@@ -8,16 +8,13 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef LEASE_LOCK_H
-#define LEASE_LOCK_H
+#ifndef LEASE_LOCK_TYPES_H
+#define LEASE_LOCK_TYPES_H
 
 #include "access/htup.h"
 #include "access/transam.h"
-#include "common/hashfn.h"
 #include "datatype/timestamp.h"
 #include "nodes/lockoptions.h"
-
-#include "base/compat.h"		/* varatt.h from 16 on */
 
 /*
  * Lease slots of a resource. The exclusive lease is in slot 0, shared leases
@@ -179,17 +176,4 @@ typedef struct GrantOutcome
 	Oid			blocked_role;
 } GrantOutcome;
 
-static inline bool
-same_text(const text *a, const text *b)
-{
-	return VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
-		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
-}
-
-static inline uint64
-hash_text(const text *string, uint64 seed)
-{
-	return hash_bytes_extended((const unsigned char *) VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string), seed);
-}
-
-#endif							/* LEASE_LOCK_H */
+#endif							/* LEASE_LOCK_TYPES_H */

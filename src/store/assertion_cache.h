@@ -8,7 +8,7 @@
 #ifndef LEASE_LOCK_ASSERTION_CACHE_H
 #define LEASE_LOCK_ASSERTION_CACHE_H
 
-#include "lease_lock.h"
+#include "base/types.h"
 
 extern void assertion_cache_init(void);
 extern const Lease *find_assertion(const text *resource, const Claim *claim);
