@@ -215,14 +215,20 @@ warn_taken(PGresult *result)
 }
 
 /*
- * An error that asking again will not change.
+ * Can the same request have another outcome after a moment? The answer got lost, or
+ * the server is shutting down or not writable, or others were in the way.
  */
 static bool
-is_permanent(const char *state)
+is_transient(const char *state)
 {
-	/* data exception, authorization, unknown object or no privilege, program limit */
-	return strncmp(state, "22", 2) == 0 || strncmp(state, "28", 2) == 0 || strncmp(state, "42", 2) == 0 ||
-		strncmp(state, "54", 2) == 0;
+	static const char *const transient[] = {"08", "25006", "40", "55P03", "57"};
+
+	for (int i = 0; i < (int) lengthof(transient); i++)
+	{
+		if (strncmp(state, transient[i], strlen(transient[i])) == 0)
+			return true;
+	}
+	return state[0] == '\0';
 }
 
 static void
@@ -276,7 +282,7 @@ lease_acquire(Lease *lease)
 		}
 		if (signals_caught() != 0)
 			return LEASE_INTERRUPTED;
-		if (is_permanent(sqlstate(result)))
+		if (!is_transient(sqlstate(result)))
 			fail_request(lease, sqlstate(result));
 		PQclear(result);
 		again = again || asked;
@@ -323,6 +329,24 @@ renew(Lease *lease)
 }
 
 /*
+ * Once for each reason: in a long outage, the same one comes again and again.
+ */
+static void
+warn_not_renewed(Lease *lease)
+{
+	static char *last = NULL;
+	const char *error = lease->connection.error;
+
+	if (last == NULL || strcmp(last, error) != 0)
+		lease_warning("not renewed (%s): trying again; it ends in %.1f s", error,
+					  clock_seconds(lease_ends_at(lease) - clock_now()));
+	else
+		lease_step("not renewed (%s)", error);
+	free(last);
+	last = pg_strdup(error);
+}
+
+/*
  * Wait until a renewal is due, or the connection is lost, and renew the lease. If that does not
  * work, wait for a moment: the caller calls again.
  */
@@ -339,8 +363,7 @@ lease_keep(Lease *lease)
 		lease_step("renewed, ends in %.3f s", clock_seconds(lease_ends_at(lease) - clock_now()));
 	else if (answer == LEASE_NO_ANSWER)
 	{
-		lease_warning("not renewed (%s): trying again; it ends in %.1f s", lease->connection.error,
-					  clock_seconds(lease_ends_at(lease) - clock_now()));
+		warn_not_renewed(lease);
 		wait_for(-1, 0, clock_now() + Min(lease->options->ttl / 30, PAUSE), UNTIL_COMMAND_ENDS);
 	}
 	return answer;
@@ -354,7 +377,7 @@ lease_release(Lease *lease)
 {
 	const Options *options = lease->options;
 	const char *params[] = {options->resource, options->owner, lease->token};
-	Time		until = clock_now() + PATIENCE;
+	Time		until = Min(clock_now() + PATIENCE, lease_ends_at(lease));
 	LeaseAnswer answer = LEASE_NO_ANSWER;
 
 	/* The answer to a renewal that was on its way when the command ended. */

@@ -114,9 +114,12 @@ release_and_report(Lease *lease, CommandEnd end)
 			}
 			break;
 		case LEASE_NO_ANSWER:
-			lease_warning("not released: %s", lease->connection.error);
-			pg_log_warning_hint("It ends by itself, in %.1f s at most.",
-								clock_seconds(Max(lease_ends_at(lease) - clock_now(), 0)));
+			if (clock_now() < lease_ends_at(lease))
+			{
+				lease_warning("not released: %s", lease->connection.error);
+				pg_log_warning_hint("It ends by itself, in %.1f s at most.",
+									clock_seconds(lease_ends_at(lease) - clock_now()));
+			}
 			break;
 		default:
 			break;
