@@ -56,6 +56,7 @@ acquire_or_exit(Lease *lease)
 		case LEASE_GRANTED:
 			return;
 		case LEASE_REFUSED:
+			connection_close(&lease->connection);
 			exit(lease->options->conflict_exit_code);
 		case LEASE_NO_ANSWER:
 			lease_error("%s", lease->connection.error);

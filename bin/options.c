@@ -349,6 +349,7 @@ options_parse(int argc, char **argv)
 	options.resource = argv[optind];
 	options.command = argv + optind + 1;
 	check_times(&options);
+	options.owner_is_unique = options.owner == NULL;
 	if (options.owner == NULL)
 		options.owner = default_owner();
 	return options;

@@ -132,6 +132,23 @@ is(held($node, 'broken'), 1, 'and is not released');
 	tell_proxy($proxy, 'p');
 	is_run(finish_run($run), 0, qr/^\Q$holder\E\n$/, qr/no answer.*asking again.*granted/s, 'an answer that is lost is asked for again');
 	is(held($node, 'unheard'), 0, 'and no lease is left behind');
+
+	# The same, but a signal comes before lease_run has asked again.
+	$blocker->query_safe(q{BEGIN; SELECT lease_acquire('unheard', '1 hour', 'blocker')});
+	$run = start_run($proxy->{connstr}, '--ttl=1h', 'unheard', 'echo', 'no');
+	until_true('it waits', sub {
+			$node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE NOT granted}) > 0 });
+	tell_proxy($proxy, 's');
+	$blocker->query_safe('ROLLBACK');
+	until_true('it is granted', sub { held($node, 'unheard') == 1 });
+	tell_proxy($proxy, 'k');
+	until_true('it asks again', sub { $run->{harness}->pump_nb; $run->{err} =~ /asking again/ });
+	kill('STOP', $run->{pid});
+	tell_proxy($proxy, 'p');
+	kill('TERM', $run->{pid});
+	kill('CONT', $run->{pid});
+	is_run(finish_run($run), 143, qr/^$/, qr/asking again\n$/, 'a signal after an answer was lost');
+	is(held($node, 'unheard'), 0, 'leaves no lease behind');
 	$blocker->quit;
 	kill('KILL', $proxy->{pid});
 	waitpid($proxy->{pid}, 0);
