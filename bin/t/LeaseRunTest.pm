@@ -40,6 +40,8 @@ sub start_run
 	my $connstr = ref $server ? $server->connstr('postgres') : $server;
 	my %run = (out => '', err => '');
 
+	# A shell starts processes in the background with some of them ignored.
+	local @SIG{qw(TERM INT HUP QUIT)} = ('DEFAULT') x 4;
 	$run{harness} = IPC::Run::start([ 'lease_run', '-d', $connstr, @arguments ], \undef, \$run{out}, \$run{err});
 	$run{pid} = $run{harness}{KIDS}[0]{PID};
 	return \%run;
