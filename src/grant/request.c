@@ -105,6 +105,7 @@ wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait
 				commit_before_sleep(role);
 			wait_sleep(&outcome);
 			EnsurePortalSnapshotExists();	/* the commit dropped it */
+			wait_look_again();
 			MemoryContextReset(look_context);
 		}
 	}

@@ -3,6 +3,7 @@
 The programs of the server are those of $PG_CONFIG, whose installation has the extension.
 """
 
+import fcntl
 import os
 import pathlib
 import queue
@@ -207,9 +208,9 @@ def proxy(make_proxy):
 class Holder:
     """A process that holds leases until its standard input is closed. It prints what happens to them."""
 
-    def __init__(self, command, dsn, ttl, resources, env):
+    def __init__(self, command, dsn, ttl, resources, env, folder=None):
         self.process = subprocess.Popen(
-            [*command, dsn, str(ttl), *resources], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [*command, dsn, str(ttl), *resources], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": str(CLIENTS / "python"), **env})
         self.lines = queue.Queue()
         self.reader = threading.Thread(target=self.read)
@@ -242,16 +243,36 @@ class Holder:
 HOLDERS = {
     "python": [sys.executable, CLIENTS / "python/tests/holder.py"],
     "asyncio": [sys.executable, CLIENTS / "python/tests/holder_async.py"],
+    "node": ["node", "test/holder.js"],
 }
+
+
+@pytest.fixture(scope="session")
+def node_folder(tmp_path_factory):
+    """Where the package for Node.js is installed."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent      # once for all workers
+    with open(base / "node.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder, installed = base / "node", base / "node.installed"
+        if not installed.exists() and shutil.which("node"):
+            folder.mkdir()
+            subprocess.run([CLIENTS / "node/test/install", folder], check=False)
+            installed.touch()
+    if not (folder / "node_modules/pg").exists():
+        pytest.skip("no Node.js, or no pg for it")
+    return folder
 
 
 @pytest.fixture(params=HOLDERS)
 def start_holder(request):
     """Start a process that holds leases, in each language."""
     holders = []
+    folder = request.getfixturevalue("node_folder") if request.param == "node" else None
 
     def start(dsn, ttl, *resources, **env):
-        holders.append(Holder(HOLDERS[request.param], dsn, ttl, resources, env))
+        holders.append(Holder(HOLDERS[request.param], dsn, ttl, resources, env, folder))
         return holders[-1]
 
     yield start
