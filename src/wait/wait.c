@@ -46,7 +46,11 @@
  * resources are blocked by open transactions, or there are more resources than
  * lines for one waiter.
  */
+#ifndef LEASE_LOCK_RACES
 #define OPEN_INTERVAL	USECS_PER_SEC
+#else
+#define OPEN_INTERVAL	(3600 * USECS_PER_SEC)	/* would hide that a wake-up is lost */
+#endif
 
 static int	poll_interval = 100;
 
@@ -353,15 +357,12 @@ wait_behind_transaction(const GrantOutcome *refusal)
 	RACE_POINT("before a waiter is away");
 	if (!lock_wait_until(Min(Min(my_wait.deadline, my_wait.lock_deadline), check), wait_in_lock_manager, &transaction))
 		release_transaction_lock(transaction);
-	RACE_POINT("before a waiter comes back");
-	if (my_wait.waiter != NULL)
-		turns_come_back(my_wait.waiter);
 	check_client();
 }
 
 /*
  * May the wait go on after this refusal? False if the time is over. Tells the
- * queue how this backend waits, and fails if it is the victim of a deadlock.
+ * queue how this backend waits.
  */
 bool
 wait_may_go_on(const GrantOutcome *refusal)
@@ -378,8 +379,6 @@ wait_may_go_on(const GrantOutcome *refusal)
 	RACE_POINT("before a waiter tells its refusal");
 	my_wait.looks_again = turns_were_refused(my_wait.waiter, my_wait.refusals,
 											 refusal->result == REFUSED_OPEN, my_wait.news_seen);
-	if (!my_wait.looks_again && is_time_to_check())
-		check_deadlock();
 	return true;
 }
 
@@ -394,6 +393,23 @@ wait_sleep(const GrantOutcome *refusal)
 	else
 		sleep_behind_lease(refusal);
 	check_lock_timeout();
+}
+
+/*
+ * Look again after a sleep. Fails if this backend is the victim of a deadlock.
+ * That is checked before the look, since a look may call the waiter that we
+ * wait for.
+ */
+void
+wait_look_again(void)
+{
+	if (my_wait.waiter != NULL)
+	{
+		if (is_time_to_check())
+			check_deadlock();
+		RACE_POINT("before a waiter comes back");
+		turns_come_back(my_wait.waiter);
+	}
 	begin_look();
 }
 

@@ -10,7 +10,10 @@
  *		PG_TRY();
  *		{
  *			while ((outcome = try(&request)).result != GRANTED && wait_may_go_on(&outcome))
+ *			{
  *				wait_sleep(&outcome);
+ *				wait_look_again();
+ *			}
  *		}
  *		PG_CATCH();
  *		{
@@ -39,6 +42,7 @@ extern bool wait_lock_resource(const text *resource);
 extern void wait_note_refusal(int which, const GrantOutcome *refusal);
 extern bool wait_may_go_on(const GrantOutcome *refusal);
 extern void wait_sleep(const GrantOutcome *refusal);
+extern void wait_look_again(void);
 extern void wait_end(const text *granted);
 
 /* turns.c: turns of waiters */
