@@ -12,6 +12,7 @@
 SET client_min_messages = warning;
 
 BEGIN;
+SET LOCAL search_path = pg_catalog, pg_temp;	-- run nothing that somebody put into another schema
 
 SELECT FROM (SELECT set_config('lease_router.given', :'partition' || ' of ' || :'partitions', true),
 	set_config('lease_router.roles', :'roles', true)) AS _ \g /dev/null
@@ -34,7 +35,7 @@ BEGIN
 	END IF;
 END $$;
 
-CREATE EXTENSION IF NOT EXISTS lease_lock;
+CREATE EXTENSION IF NOT EXISTS lease_lock SCHEMA public;
 
 \ir logical_partition.sql
 
@@ -57,5 +58,7 @@ WHERE name <> '' AND NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) \gex
 SELECT format('GRANT lease_router_user TO %I', name)
 FROM regexp_split_to_table(btrim(current_setting('lease_router.roles')), '\s+') AS name
 WHERE name <> '' \gexec
+
+SELECT FROM (SELECT pg_temp.check_owners('{}')) AS _ \g /dev/null
 
 COMMIT;

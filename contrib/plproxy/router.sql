@@ -12,6 +12,7 @@
 SET client_min_messages = warning;
 
 BEGIN;
+SET LOCAL search_path = pg_catalog, pg_temp;	-- run nothing that somebody put into another schema
 
 SELECT FROM (SELECT set_config('lease_router.given', :'partitions', true)) AS _ \g /dev/null
 
@@ -47,7 +48,7 @@ BEGIN
 	END IF;
 END $$;
 
-CREATE EXTENSION IF NOT EXISTS plproxy;
+CREATE EXTENSION IF NOT EXISTS plproxy SCHEMA public;
 
 \ir logical_partition.sql
 
@@ -361,5 +362,7 @@ BEGIN
 	END LOOP;
 	RETURN answer;
 END $$;
+
+SELECT FROM (SELECT pg_temp.check_owners(ARRAY(SELECT DISTINCT schema FROM lease_router.functions()))) AS _ \g /dev/null
 
 COMMIT;

@@ -183,7 +183,10 @@ renew_as_requested(Lease *lease, const LeaseRequest *request, TimestampTz now)
 		lease->lock_delay = request->lock_delay;
 }
 
-/* Grant the owner a lease that it holds already, even if transactions rely on that lease. */
+/*
+ * Grant the owner a lease that it holds already, even if transactions rely on
+ * that lease. The caller has the privileges of the role that acquired it.
+ */
 static GrantOutcome
 write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow *row, TimestampTz now)
 {
@@ -204,27 +207,6 @@ write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow 
 		.granted_at = now,
 		.expires_at = lease.expires_at
 	};
-}
-
-/*
- * Reacquiring needs what a renewal needs: the privileges of the role that
- * acquired the lease, and no row lock that conflicts.
- */
-static bool
-may_reacquire(Decision *decision)
-{
-	const LeaseRow *own = decision->target;
-
-	if (decision->verdict != VERDICT_OWN)
-		return false;
-	decision->verdict = VERDICT_REFUSE;
-	if (!may_act(&own->lease))
-		return false;
-	decision->transaction = locker_in_conflict(own, ACTION_PROLONG);
-	if (TransactionIdIsValid(decision->transaction))
-		return false;
-	decision->verdict = VERDICT_OWN;
-	return true;
 }
 
 /*
@@ -297,7 +279,7 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 	decision = decide(&rows, request, now);
 	if (decision.verdict == VERDICT_GRANT)
 		outcome = write_grant(store, request, &rows, &decision, now);
-	else if (may_reacquire(&decision))
+	else if (decision.verdict == VERDICT_OWN && may_act(&decision.target->lease))
 		outcome = write_reacquired(store, request, decision.target, now);
 	else
 		outcome = refused(request, &decision);

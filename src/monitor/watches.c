@@ -35,6 +35,7 @@
 #include "base/printable.h"
 #include "base/privileges.h"
 #include "monitor/watches.h"
+#include "rules/rules.h"
 
 /* The longest payload that NOTIFY takes, by the default block size. */
 #define MAX_PAYLOAD		7999
@@ -106,12 +107,6 @@ event_is_watched(LeaseEvent event)
 	if (!loaded)
 		load_watches();
 	return (watched_events & EVENT_BIT(event)) != 0;
-}
-
-static const char *
-mode_name(LeaseMode mode)
-{
-	return mode == MODE_EXCLUSIVE ? "exclusive" : mode == MODE_SHARED ? "shared" : "permit";
 }
 
 static bool

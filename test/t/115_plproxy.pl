@@ -42,6 +42,17 @@ like(make_router($first, @connections[ 0, 1 ]), qr/55000: partition 0 of 2 says 
 like(make_router($first, connection($first, 'postgres')), qr/55000: partition 0 is not prepared/, 'a database that is no partition');
 is($first->safe_psql('router', q{SELECT count(*) FROM pg_namespace WHERE nspname = 'lease_router'}), 0, 'nothing is left of a refused router');
 
+$first->safe_psql('router', q{
+	CREATE ROLE early LOGIN;
+	GRANT CREATE ON DATABASE router TO early;
+	GRANT CREATE ON SCHEMA public TO early;
+	SET ROLE early;
+	CREATE FUNCTION lease_token(resource text, owner text) RETURNS bigint LANGUAGE sql AS $$ SELECT 1::bigint $$});
+like(make_router($first, @connections), qr/42501: objects of these scripts belong to a role that is no superuser.*lease_token\(text,text\) of role early/s, 'a function of somebody else');
+$first->safe_psql('router', 'SET ROLE early; DROP FUNCTION lease_token; CREATE SCHEMA plproxy');
+like(make_router($first, @connections), qr/42501: .*schema plproxy of role early/s, 'a schema of somebody else');
+$first->safe_psql('router', 'DROP SCHEMA plproxy; DROP OWNED BY early');
+
 is(make_router($first, @connections), '', 'a router to four partitions');
 is(make_router($first, @connections), '', 'can be made again');
 like(make_router($first, $connections[0]), qr/0A000: the router has 4 partitions, and 1 are given.*Splitting/s, 'another number of partitions');
