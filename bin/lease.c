@@ -231,8 +231,7 @@ is_transient(const char *state)
 	return state[0] == '\0';
 }
 
-static void
-pg_attribute_noreturn()
+pg_noreturn static void
 fail_request(Lease *lease, const char *state)
 {
 	lease_error("%s", lease->connection.error);

@@ -13,13 +13,14 @@
 #include <unistd.h>
 
 #include "common/logging.h"
+#include "compat.h"
 #include "fe_utils/option_utils.h"
 #include "getopt_long.h"
 #include "message.h"
 #include "options.h"
 
 #define DEFAULT_TTL	(30 * SECOND)
-#define MAX_TIME	(INT64CONST(1000000) * 86400 * SECOND)	/* a million days */
+#define MAX_TIME	(INT64_C(1000000) * 86400 * SECOND)	/* a million days */
 #define MIN_SPARE	(SECOND / 2)
 
 static const struct
@@ -126,8 +127,7 @@ print_help(void)
 		   "126 and 127 the command cannot be executed or found.\n");
 }
 
-static void
-pg_attribute_noreturn()
+pg_noreturn static void
 wrong_usage(void)
 {
 	pg_log_error_hint("Try \"lease_run --help\" for more information.");

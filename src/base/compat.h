@@ -91,6 +91,7 @@
 #endif
 
 /* 19: a worker can be made to exit when its database is to be dropped or copied. */
+#include "postmaster/bgworker.h"
 #ifndef BGWORKER_INTERRUPTIBLE
 #define BGWORKER_INTERRUPTIBLE 0
 #endif

@@ -24,6 +24,7 @@
 #include "change/change.h"
 #include "change/quota.h"
 #include "grant/grant.h"
+#include "purge/purge.h"
 #include "rules/rules.h"
 #include "store/era.h"
 #include "wait/wait.h"
@@ -56,7 +57,7 @@ refusal_reason(const Decision *decision)
 }
 
 static GrantOutcome
-refused(const LeaseRequest *request, const Decision *decision)
+refused(const LeaseRequest *request, const LeaseRows *rows, const Decision *decision)
 {
 	GrantOutcome outcome = {
 		.result = TransactionIdIsValid(decision->transaction) ? REFUSED_OPEN : REFUSED_HELD,
@@ -67,6 +68,8 @@ refused(const LeaseRequest *request, const Decision *decision)
 		.transaction = decision->transaction
 	};
 
+	if (outcome.open || outcome.result == REFUSED_OPEN)
+		outcome.brief = purge_met(rows);
 	if (request->explain && decision->blocker != NULL && decision->blocker->lease.owner != NULL)
 	{
 		outcome.blocked_by = decision->blocker->lease.owner;
@@ -229,7 +232,7 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 			return false;
 		if (decision.verdict == VERDICT_REFUSE && rows.same_moment)
 		{
-			*outcome = refused(request, &decision);
+			*outcome = refused(request, &rows, &decision);
 			return true;
 		}
 	}
@@ -282,7 +285,7 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 	else if (decision.verdict == VERDICT_OWN && may_act(&decision.target->lease))
 		outcome = write_reacquired(store, request, decision.target, now);
 	else
-		outcome = refused(request, &decision);
+		outcome = refused(request, &rows, &decision);
 	unlock_resource(request->resource);
 
 	if (decision.verdict == VERDICT_GRANT)
