@@ -83,6 +83,9 @@ processes_inside() {
 stop_process() {
 	local pid=$1 tries=$2 first_line=
 	read -r first_line 2>/dev/null <"/proc/$pid/cwd/postmaster.pid" || true
+	if [[ $first_line == "-$pid" ]] && ((tries < 100)); then
+		return # a server that initdb runs; it dies of a signal, and ends by itself when initdb has ended
+	fi
 	if [[ $first_line == "$pid" ]]; then
 		kill "-$( ((tries < 600)) && echo QUIT || echo KILL)" "$pid"
 	else
