@@ -68,6 +68,7 @@ CREATE TABLE lease_lock (
 	lock_delay pg_catalog.int8 NOT NULL,
 	hold_until pg_catalog.timestamptz,
 	session_pid pg_catalog.int4,
+	session_number pg_catalog.int8,
 	payload pg_catalog.jsonb,
 	PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 70);
@@ -105,6 +106,7 @@ COMMENT ON COLUMN lease_lock.holds IS 'how many releases end the lease';
 COMMENT ON COLUMN lease_lock.lock_delay IS 'microseconds after its expiry during which the lease is not granted';
 COMMENT ON COLUMN lease_lock.hold_until IS 'a lease that is released earlier is not granted before this time';
 COMMENT ON COLUMN lease_lock.session_pid IS 'process of the session that the lease ends with; NULL: it does not end with a session';
+COMMENT ON COLUMN lease_lock.session_number IS 'number of that session';
 COMMENT ON COLUMN lease_lock.payload IS 'payload of the lease';
 
 CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
@@ -320,11 +322,11 @@ REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
  * that could release the lease anyway, and to roles that may see the activity
  * of others.
  */
-CREATE FUNCTION lease_session_ended(token pg_catalog.int8)
+CREATE FUNCTION lease_session_ended(session_number pg_catalog.int8)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION lease_session_ended(pg_catalog.int8) IS
-	'whether the session of the lease with this token has ended';
+	'whether the session with this number has ended';
 
 /* Times beyond the year 9999, which many clients cannot read, are shown as infinity. */
 CREATE VIEW lease_status AS
@@ -365,7 +367,7 @@ FROM lease_lock AS l
 			pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) d.difference AS now,
 			d.difference,
 			CAST(l.lock_delay AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS lock_delay,
-			l.owner IS NOT NULL AND l.session_pid IS NOT NULL AND lease_session_ended(l.token) AS ended,
+			l.owner IS NOT NULL AND l.session_number IS NOT NULL AND lease_session_ended(l.session_number) AS ended,
 			pg_catalog.pg_has_role(l.role, 'USAGE'::pg_catalog.text)
 				OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE'::pg_catalog.text) AS shown
 		FROM lease_clock_difference() AS d(difference)

@@ -15,8 +15,10 @@
 #include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/race.h"
+#include "base/sessions.h"
 #include "change/durability.h"
 #include "guard/guard.h"
+#include "lease/lease.h"
 #include "purge/purge.h"
 #include "monitor/events.h"
 #include "change/quota.h"
@@ -36,6 +38,7 @@ _PG_init(void)
 {
 	clock_init();
 	RACE_INIT();
+	sessions_init();
 	store_init();
 	tokens_init();
 	era_init();
@@ -43,6 +46,7 @@ _PG_init(void)
 	wait_init();
 	assertion_cache_init();
 	guard_init();
+	drop_init();
 	template_init();
 	purge_init();
 	worker_init();

@@ -41,7 +41,7 @@ typedef enum LeaseMode
 	MODE_PERMIT = 'p'			/* the same, but only up to a number of them */
 } LeaseMode;
 
-/* State of the session that a lease ends with, as the locks of that session show. */
+/* State of the session that a lease ends with. */
 typedef enum LeaseSession
 {
 	SESSION_NONE,				/* the lease does not end with a session */
@@ -66,7 +66,8 @@ typedef struct Lease
 	int64		lock_delay;		/* time after its expiry during which it is not granted */
 	TimestampTz hold_until;		/* not free before, even if released; DT_NOBEGIN: no such time */
 	int32		session_pid;	/* process whose session it ends with; 0: none */
-	LeaseSession session;		/* state of that session; not stored */
+	int64		session_number; /* number of that session; 0: none */
+	LeaseSession session;		/* its state; not stored */
 	Datum		payload;		/* jsonb; 0: none */
 } Lease;
 

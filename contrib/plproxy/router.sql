@@ -192,7 +192,7 @@ INSERT INTO route (name, argument, how) VALUES
 	('lease_wait_graph', NULL, 'each'),
 	('lease_clock_difference', NULL, 'hidden'),
 	('lease_new_era', NULL, 'hidden'),
-	('lease_session_ended', 'token', 'hidden'),
+	('lease_session_ended', 'session_number', 'hidden'),
 	('lease_stats', 'scope', 'hidden'),
 	('lease_waiters', 'resource', 'hidden');
 INSERT INTO route VALUES

@@ -45,12 +45,12 @@ make_root() {
 		echo "no Debian release is known to have PostgreSQL $version" >&2
 		return 1
 	}
-	mkdir -p "$work/apt"
-	WORK=$work sources_of "$release" "$architecture" >"$work/apt/$release.list"
-	settings_of_apt >"$work/apt/settings"
+	mkdir -p "$folder/apt"
+	WORK=$folder sources_of "$release" "$architecture" >"$folder/apt/$release.list"
+	settings_of_apt >"$folder/apt/settings"
 	as_root rm -rf "$root.new" # of one that was broken off
 	as_root mmdebstrap --quiet --mode=root --variant=apt --architectures="$architecture" \
-		--aptopt="$work/apt/settings" "${release/experimental/sid}" "$root.new" "$work/apt/$release.list" >&2 &&
+		--aptopt="$folder/apt/settings" "${release/experimental/sid}" "$root.new" "$folder/apt/$release.list" >&2 &&
 		configure_root "$root.new" "$version" "$release" &&
 		in_root "$root.new" apt-get -qq update >&2 &&
 		as_root mv "$root.new" "$root"

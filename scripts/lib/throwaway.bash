@@ -1,45 +1,50 @@
-# A folder under /tmp that holds everything: a copy of the sources, server, data
-# and sockets. Sourced by demo and the checks. Everything else happens inside
-# the folder, as an unprivileged user, and is removed when the script ends.
+# A folder under /tmp that holds everything. What belongs to the script itself is
+# in $folder. A copy of the sources, server, data and sockets are in $work, a
+# folder inside it. Everything else happens in $work, as an unprivileged user.
+# Root writes nothing there, because that user could have left a symbolic link.
+# The script removes all of it when it ends. Sourced by demo and the checks.
 
 # shellcheck source-path=SCRIPTDIR
 source "${BASH_SOURCE[0]%/*}/packages.bash"
 
 # Empty until the folder exists, and until a command runs in it.
+folder=
 work=
 child=
+as_account=()
 
 # Always under /tmp: a longer path would not fit into the name of a socket, and
 # make does not support spaces in paths.
 make_work_folder() {
-	work=$(mktemp -d /tmp/lease_lock.XXXXXX)
+	folder=$(mktemp -d /tmp/lease_lock.XXXXXX)
+	chmod 711 "$folder"
+	work=$folder/work
+	mkdir "$work"
 
 	# A server refuses to run as root.
 	if ((EUID == 0)); then
 		account=postgres
 		id "$account" >/dev/null 2>&1 || account=nobody
 		chown "$account:" "$work"
+		as_account=(setpriv --reuid "$account" --regid "$(id -g "$account")" --init-groups)
 	fi
 	fill_work_folder
 }
 
+# Nothing is built in the checkout itself, and files that an earlier make left
+# there are ignored.
 fill_work_folder() {
 	local root
 	root=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
-	mkdir "$work/tree" "$work/tmp" "$work/socket"
-
-	# Nothing is built in the checkout itself, and files that an earlier make
-	# left there are ignored.
-	tar -C "$root" --exclude=./.git --exclude=./tmp_check --exclude='*.o' --exclude='*.bc' --exclude='*.so' \
-		-cf - . | tar -C "$work/tree" -xf -
-	((EUID != 0)) || chown -R "$account:" "$work"/{tree,tmp,socket}
+	tar -C "$root" --exclude=./.git --exclude=./tmp_check --exclude='*.o' --exclude='*.bc' --exclude='*.so' -cf - . |
+		"${as_account[@]}" sh -c 'cd "$1" && mkdir tree tmp socket && tar -C tree -xf -' sh "$work"
 }
 
-# Ends all processes in the folder, and resets the folder, except for what the
-# script itself keeps there.
+# Ends all processes in the folder, and resets it, except for what the script
+# itself keeps there.
 start_over() {
 	stop_all_inside
-	rm -rf "$work"/{tree,tmp,socket,pg,data,total,out.log,quiet.log,server.log} "$work"/report.*
+	"${as_account[@]}" find "$work" -mindepth 1 -maxdepth 1 -exec rm -rf {} +
 	fill_work_folder
 }
 
@@ -50,14 +55,11 @@ exec_inside() {
 	local bindir command
 	bindir=$([[ ! -x $PG_CONFIG ]] || "$PG_CONFIG" --bindir) # one that is yet to be built has none
 	command=(
-		env HOME="$work" TMPDIR="$work/tmp" LANG=C.UTF-8 PATH="$work/pg$bindir:$PATH"
+		"${as_account[@]}" env HOME="$work" TMPDIR="$work/tmp" LANG=C.UTF-8 PATH="$work/pg$bindir:$PATH"
 		WORK="$work" SYSTEM_PG_CONFIG="$PG_CONFIG" PG_CONFIG="$work/pg$bindir/pg_config"
 		PGHOST="$work/socket" PGPORT=54321 PGUSER=postgres PGDATABASE=postgres
 		"$@"
 	)
-	if ((EUID == 0)); then
-		command=(setpriv --reuid "$account" --regid "$(id -g "$account")" --init-groups "${command[@]}")
-	fi
 	cd "$work/tree" || exit
 	exec "${command[@]}"
 }
@@ -75,30 +77,31 @@ processes_inside() {
 	find /proc/[0-9]*/cwd -prune -lname "$work/*" 2>/dev/null | cut -d/ -f3
 }
 
-# After SIGQUIT a postmaster exits at once, with its children and its shared
-# memory.
+# A postmaster ends its children and its shared memory at SIGQUIT. Killed, it
+# would leave segments in /dev/shm. So it has much longer than the others, which
+# it also outlives: it ends when they have ended.
 stop_process() {
-	local pid=$1 first_line=
+	local pid=$1 tries=$2 first_line=
 	read -r first_line 2>/dev/null <"/proc/$pid/cwd/postmaster.pid" || true
 	if [[ $first_line == "$pid" ]]; then
-		kill -QUIT "$pid"
+		kill "-$( ((tries < 600)) && echo QUIT || echo KILL)" "$pid"
 	else
-		kill -TERM "$pid"
+		kill "-$( ((tries < 50)) && echo TERM || echo KILL)" "$pid"
 	fi 2>/dev/null || true
+	kill -CONT "$pid" 2>/dev/null || true # one that was stopped sees no other signal
 }
 
 # A process that belongs to the script has its working directory in the folder.
 stop_all_inside() {
 	local pids pid tries
-	for ((tries = 0; tries < 100; tries++)); do
+	for ((tries = 0; tries < 610; tries++)); do
 		mapfile -t pids < <(processes_inside)
 		((${#pids[@]} > 0)) || return 0
 		for pid in "${pids[@]}"; do
-			stop_process "$pid"
+			stop_process "$pid" "$tries"
 		done
 		sleep 0.1
 	done
-	kill -KILL "${pids[@]}" 2>/dev/null || true
 }
 
 # The folder comes first: a failure outside of it must not leave a server
@@ -106,13 +109,13 @@ stop_all_inside() {
 clean_up() {
 	trap '' INT TERM HUP
 	set +e
-	if [[ -n $work ]]; then
+	if [[ -n $folder ]]; then
 		{
 			[[ -z $child ]] || kill -TERM "$child" || true
 			stop_all_inside
 			wait
 		} 2>/dev/null # the shell would report on each
-		rm -rf "$work"
+		rm -rf "$folder"
 	fi
 	allow_services
 }
@@ -126,7 +129,9 @@ trap 'exit 141' PIPE
 trap 'exit 143' TERM
 
 # The caller's servers, locale and make flags must not affect the script; the
-# chosen server does.
+# chosen server does, and how patient the tests are.
 server_wanted=${PG_CONFIG-}
+patience=${PG_TEST_TIMEOUT_DEFAULT-180}
 unset "${!PG@}" "${!LC_@}" LANGUAGE "${!MAKE@}" MFLAGS COPT CDPATH
 PG_CONFIG=$server_wanted
+export PG_TEST_TIMEOUT_DEFAULT=$patience

@@ -11,9 +11,9 @@
 
 #include "api/api.h"
 #include "base/compat.h"
+#include "base/sessions.h"
 #include "lease/lease.h"
 #include "purge/purge.h"
-#include "store/session_lock.h"
 
 PG_FUNCTION_INFO_V1(lease_release);
 PG_FUNCTION_INFO_V1(lease_release_all);
@@ -226,10 +226,10 @@ lease_purge(PG_FUNCTION_ARGS)
 }
 
 /*
- * lease_session_ended(token bigint) returns boolean
+ * lease_session_ended(session_number bigint) returns boolean
  */
 Datum
 lease_session_ended(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(session_of_token(PG_GETARG_INT64(0)) == SESSION_ENDED);
+	PG_RETURN_BOOL(session_state(PG_GETARG_INT64(0)) == SESSION_ENDED);
 }

@@ -20,6 +20,7 @@
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/sessions.h"
 #include "change/quota.h"
 
 /* Maximum number of names in an array. */
@@ -83,7 +84,8 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("ttl of %s must not be null", which_lease(resource)),
-				 errhint("For a lease that lasts until it is released, give a long ttl.")));
+				 errhint("For a lease that lasts until it is released, give a long ttl. "
+						 "For one that ends with the session, call lease_request() with session => true.")));
 
 	ttl = PG_GETARG_INTERVAL_P(argno);
 	if (!interval_to_usecs(ttl, &usecs) || usecs <= 0 || usecs > MAX_TTL)
@@ -162,16 +164,17 @@ Resources
 resources_arg(FunctionCallInfo fcinfo, int argno)
 {
 	Resources	resources;
+	ArrayType  *array = PG_ARGISNULL(argno) ? NULL : PG_GETARG_ARRAYTYPE_P(argno);
 	Datum	   *elements;
 	bool	   *isnull;
 
-	if (PG_ARGISNULL(argno))
+	if (array == NULL || ARR_NDIM(array) > 1)
 		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("resources must not be null"),
+				(errcode(array == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 array == NULL ? errmsg("resources must not be null") : errmsg("resources must be an array of one dimension"),
 				 errhint("Give an array of 1 to %d names.", MAX_RESOURCES)));
 
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), TEXTOID, -1, false, TYPALIGN_INT,
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT,
 					  &elements, &isnull, &resources.number);
 	if (resources.number < 1 || resources.number > MAX_RESOURCES)
 		ereport(ERROR,
@@ -277,6 +280,8 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 				 errmsg("session for the lease on \"%s\" must not be null", text_to_cstring(request->resource)),
 				 errhint("Give true or false.")));
 	request->session = PG_GETARG_BOOL(session_argno);
+	if (request->session)
+		require_session_numbers();
 	if (request->session && PG_ARGISNULL(ttl_argno))
 	{
 		request->ttl = NO_TTL;

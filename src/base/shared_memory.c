@@ -9,8 +9,8 @@
  * lease_lock.poll_interval, nothing is counted, and no lease can end with its
  * session.
  *
- * Each module has a part of the area. All parts are in one piece of memory, so
- * a process has all of them or none.
+ * Each module has a part of the area. A process attaches to all parts or to
+ * none.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,62 +27,48 @@
 #include "base/shared_memory.h"
 #include "base/subxact.h"
 
-/* Its number changes with the layout, because two builds of the library may be in use at once. */
-#define AREA_NAME		"lease_lock 3"
-
 #define MAX_PARTS		6
 
 /* Time until the next attempt to attach, after a failure. */
 #define ATTACH_PAUSE	(60 * USECS_PER_SEC)
 
+/* A part begins with the number of the tranche of its locks. */
+#define HEADER_SIZE		MAXALIGN(sizeof(int))
+
 static const SharedPart *parts[MAX_PARTS];
 static int	nparts = 0;
-
-/* The area begins with the number of the tranche of its locks. The parts follow. */
-static int *area = NULL;
+static bool attached = false;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
 static Size
-area_size(void)
+size_of_part(const SharedPart *part)
 {
-	Size		size = CACHELINEALIGN(sizeof(int));
-
-	for (int i = 0; i < nparts; i++)
-		size = add_size(size, CACHELINEALIGN(parts[i]->size()));
-	return size;
+	return add_size(HEADER_SIZE, part->size());
 }
 
-/* Fill a new area. */
+/* Fill a new part. */
 static void
-create_area(void *memory)
+create_part(const SharedPart *part, void *memory)
 {
-	char	   *part = (char *) memory + CACHELINEALIGN(sizeof(int));
 	int			tranche = LWLockNewTrancheId("lease_lock");
 
-	memset(memory, 0, area_size());
+	memset(memory, 0, size_of_part(part));
 	*(int *) memory = tranche;
-	for (int i = 0; i < nparts; i++)
-	{
-		parts[i]->create(part, tranche);
-		part += CACHELINEALIGN(parts[i]->size());
-	}
+	part->create((char *) memory + HEADER_SIZE, tranche);
 }
 
-/* Let the modules of this process use the area. */
+/* Let the modules of this process use their parts. */
 static void
-use_area(int *memory)
+use_parts(void *memories[])
 {
-	char	   *part = (char *) memory + CACHELINEALIGN(sizeof(int));
-
-	area = memory;
-	REGISTER_TRANCHE(*area, "lease_lock");
 	for (int i = 0; i < nparts; i++)
 	{
-		*parts[i]->memory = part;
-		part += CACHELINEALIGN(parts[i]->size());
+		REGISTER_TRANCHE(*(int *) memories[i], "lease_lock");
+		*parts[i]->memory = (char *) memories[i] + HEADER_SIZE;
 	}
+	attached = true;
 }
 
 static void
@@ -90,23 +76,28 @@ request_area(void)
 {
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
-	RequestAddinShmemSpace(area_size());
+	for (int i = 0; i < nparts; i++)
+		RequestAddinShmemSpace(size_of_part(parts[i]));
 }
 
 static void
 start_area(void)
 {
-	bool		found;
-	void	   *memory;
+	void	   *memories[MAX_PARTS];
 
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	memory = ShmemInitStruct(AREA_NAME, area_size(), &found);
-	if (!found)
-		create_area(memory);
-	use_area(memory);
+	for (int i = 0; i < nparts; i++)
+	{
+		bool		found;
+
+		memories[i] = ShmemInitStruct(parts[i]->name, size_of_part(parts[i]), &found);
+		if (!found)
+			create_part(parts[i], memories[i]);
+	}
+	use_parts(memories);
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -125,24 +116,35 @@ add_shared_part(const SharedPart *part)
 }
 
 #if PG_VERSION_NUM >= 170000
+
+/* The part that is being attached, for create_segment(). */
+static const SharedPart *this_part;
+
 static void
 create_segment(DSM_INIT_ARGS)
 {
-	create_area(ptr);
+	create_part(this_part, ptr);
 }
 
 /* SubtransactionWork */
 static bool
-attach_segment(void *arg)
+attach_segments(void *arg)
 {
-	bool		found;
+	void	   *memories[MAX_PARTS];
 
-	use_area(GetNamedDSMSegment(AREA_NAME, area_size(), create_segment, &found, NULL));
+	for (int i = 0; i < nparts; i++)
+	{
+		bool		found;
+
+		this_part = parts[i];
+		memories[i] = GetNamedDSMSegment(parts[i]->name, size_of_part(parts[i]), create_segment, &found, NULL);
+	}
+	use_parts(memories);
 	return true;
 }
 
 /*
- * Attach to the segment, or create it. A failure leaves a lock of the server's
+ * Attach to the segments, or create them. A failure leaves a lock of the server's
  * DSM registry held, which only the end of a (sub)transaction releases. At the
  * end of a session there is no transaction, and nothing to share.
  */
@@ -155,7 +157,7 @@ attach_or_do_without(void)
 	if (clock_monotonic() < pause_until || !IsTransactionState())
 		return;
 
-	error = run_subtransaction(attach_segment, NULL);
+	error = run_subtransaction(attach_segments, NULL);
 	if (error == NULL)
 		return;
 	pause_until = clock_monotonic() + ATTACH_PAUSE;
@@ -174,8 +176,8 @@ bool
 attach_shared_area(void)
 {
 #if PG_VERSION_NUM >= 170000
-	if (area == NULL)
+	if (!attached)
 		attach_or_do_without();
 #endif
-	return area != NULL;
+	return attached;
 }

@@ -11,6 +11,7 @@
 /* What one module has in the area. */
 typedef struct SharedPart
 {
+	const char *name;			/* its number changes with the layout, because two builds of the library may be in use */
 	Size		(*size) (void);
 	void		(*create) (void *memory, int tranche);	/* fills it once; tranche is for its locks */
 	void	  **memory;			/* set in each process that attaches; NULL before */

@@ -18,13 +18,13 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/sessions.h"
 #include "base/privileges.h"
 #include "change/change.h"
 #include "change/quota.h"
 #include "grant/grant.h"
 #include "rules/rules.h"
 #include "store/era.h"
-#include "store/session_lock.h"
 #include "wait/wait.h"
 
 static GrantOutcome
@@ -88,12 +88,15 @@ new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot, int64 last
 		.holds = 1,
 		.lock_delay = Max(request->lock_delay, 0),
 		.hold_until = request->min_hold <= 0 ? DT_NOBEGIN : now + request->min_hold,
-		.session_pid = request->session ? MyProcPid : 0,
 		.payload = request->payload
 	};
 
 	if (request->session)
-		session_lock_begin(lease.token, lease.resource);
+	{
+		lease.session_pid = MyProcPid;
+		lease.session_number = session_number();
+		wait_note_session_lease(lease.resource);
+	}
 	return lease;
 }
 
@@ -267,8 +270,6 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 		return outcome;
 
 	store_prepare_token(store);
-	if (request->session)
-		session_lock_tidy(store);
 
 	lock_resource(request->resource);
 	now = clock_now();

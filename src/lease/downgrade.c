@@ -21,19 +21,6 @@
 #include "base/compat.h"
 #include "change/change.h"
 #include "lease/lease.h"
-#include "store/session_lock.h"
-
-/* Only the session itself can lock the new token. */
-static void
-require_own_session(const Lease *lease)
-{
-	if (lease->session_pid != 0 && lease->session != SESSION_MINE)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("lease on \"%s\" cannot be downgraded by this session", text_to_cstring(lease->resource)),
-				 errdetail("It ends with the session that acquired it."),
-				 errhint("Downgrade it in that session.")));
-}
 
 /* Write the shared lease to a lease slot of its own. The exclusive lease becomes a tombstone. */
 static int64
@@ -48,8 +35,6 @@ write_downgrade(const LeaseAction *action)
 	shared.token = store_next_token(action->store, last_token(&action->rows));
 	shared.granted_at = action->now;
 	shared.xid = GetTopFullTransactionId();
-	if (shared.session_pid != 0)
-		session_lock_begin(shared.token, shared.resource);
 
 	make_tombstone(&exclusive, action->now);
 	change_lease(action->store, action->row, &exclusive, CHANGE_REPLACE, NULL);
@@ -76,10 +61,7 @@ downgrade_lease(const text *resource, const text *owner, int64 *token)
 	begin_action(&action);
 	downgraded = action.held && action.row->lease.mode == MODE_EXCLUSIVE;
 	if (downgraded)
-	{
-		require_own_session(&action.row->lease);
 		*token = write_downgrade(&action);
-	}
 	end_action(&action);
 	return downgraded;
 }

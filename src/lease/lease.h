@@ -63,6 +63,9 @@ extern bool transfer_lease(const text *resource, const text *owner, text *new_ow
 /* break.c */
 extern bool break_leases(const text *resource);
 
+/* drop.c: what is lost when the lock table is dropped */
+extern void drop_init(void);
+
 /* assert.c: leases that a transaction relies on */
 
 /* Roles that rely on a lease, and what errors may show them. */

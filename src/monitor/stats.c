@@ -100,7 +100,7 @@ create_stats(void *memory, int tranche)
 		init_entry(&created->entries[i]);
 }
 
-static const SharedPart stats_part = {stats_size, create_stats, (void **) &stats};
+static const SharedPart stats_part = {"lease_lock stats 2", stats_size, create_stats, (void **) &stats};
 
 void
 stats_init(void)

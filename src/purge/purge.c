@@ -75,7 +75,7 @@ create_state(void *memory, int tranche)
 	SpinLockInit(&state->mutex);
 }
 
-static const SharedPart state_part = {state_size, create_state, (void **) &purge_state};
+static const SharedPart state_part = {"lease_lock purge 1", state_size, create_state, (void **) &purge_state};
 
 void
 purge_init(void)

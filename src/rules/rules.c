@@ -71,6 +71,7 @@ make_tombstone(Lease *lease, TimestampTz free_at)
 	lease->hold_until = DT_NOBEGIN;
 	lease->payload = (Datum) 0;
 	lease->session_pid = 0;
+	lease->session_number = 0;
 	lease->session = SESSION_NONE;
 }
 

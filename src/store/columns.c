@@ -12,8 +12,8 @@
 #include "utils/xid8.h"
 
 #include "base/compat.h"
+#include "base/sessions.h"
 #include "store/columns.h"
-#include "store/session_lock.h"
 
 /* Read the columns of a row. The lease points into the values. */
 void
@@ -33,8 +33,8 @@ lease_from_columns(Lease *lease, const Datum *values, const bool *isnull)
 	lease->hold_until = isnull[Anum_hold_until - 1] ? DT_NOBEGIN :
 		DatumGetTimestampTz(values[Anum_hold_until - 1]);
 	lease->session_pid = isnull[Anum_session_pid - 1] ? 0 : DatumGetInt32(values[Anum_session_pid - 1]);
-	lease->session = lease->owner == NULL || lease->session_pid == 0 ? SESSION_NONE :
-		session_of_token(lease->token);
+	lease->session_number = isnull[Anum_session_number - 1] ? 0 : DatumGetInt64(values[Anum_session_number - 1]);
+	lease->session = lease->owner == NULL ? SESSION_NONE : session_state(lease->session_number);
 	lease->payload = isnull[Anum_payload - 1] ? (Datum) 0 : values[Anum_payload - 1];
 }
 
@@ -57,12 +57,14 @@ row_from_lease(LeaseStore *store, const Lease *lease)
 	row->tts_values[Anum_lock_delay - 1] = Int64GetDatum(lease->lock_delay);
 	row->tts_values[Anum_hold_until - 1] = TimestampTzGetDatum(lease->hold_until);
 	row->tts_values[Anum_session_pid - 1] = Int32GetDatum(lease->session_pid);
+	row->tts_values[Anum_session_number - 1] = Int64GetDatum(lease->session_number);
 	row->tts_values[Anum_payload - 1] = lease->payload;
 
 	memset(row->tts_isnull, false, Natts_lease_lock * sizeof(bool));
 	row->tts_isnull[Anum_owner - 1] = lease->owner == NULL;
 	row->tts_isnull[Anum_hold_until - 1] = lease->hold_until == DT_NOBEGIN;
 	row->tts_isnull[Anum_session_pid - 1] = lease->session_pid == 0;
+	row->tts_isnull[Anum_session_number - 1] = lease->session_number == 0;
 	row->tts_isnull[Anum_payload - 1] = lease->payload == (Datum) 0;
 	for (int i = Natts_lease_lock; i < row->tts_tupleDescriptor->natts; i++)
 		row->tts_isnull[i] = true;	/* a dropped column */

@@ -26,6 +26,7 @@ enum
 	Anum_lock_delay,
 	Anum_hold_until,
 	Anum_session_pid,
+	Anum_session_number,
 	Anum_payload,
 	Natts_lease_lock = Anum_payload
 };

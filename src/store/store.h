@@ -38,6 +38,8 @@ extern void store_init(void);
 extern LeaseStore *store_open(LOCKMODE lockmode);
 extern StoreOpening store_open_if_free(LOCKMODE lockmode, LeaseStore **store);
 extern void store_close(LeaseStore *store);
+extern LeaseStore *store_open_dropped(Oid relid);
+extern void store_close_dropped(LeaseStore *store);
 
 /* resource_lock.c: one writer at a time for each resource */
 extern void lock_resource(const text *resource);

@@ -33,7 +33,6 @@
 
 #include "base/compat.h"
 #include "store/columns.h"
-#include "store/session_lock.h"
 
 /*
  * Columns that a renewal changes. If a unique index made one of them a key
@@ -42,12 +41,12 @@
 static const AttrNumber renewed_columns[] = {Anum_expires_at, Anum_holds, Anum_hold_until, Anum_payload};
 
 static const bool not_null[Natts_lease_lock] = {
-	true, true, false, true, true, true, true, true, true, true, true, false, false, false
+	true, true, false, true, true, true, true, true, true, true, true, false, false, false, false
 };
 
 static const Oid column_types[Natts_lease_lock] = {
 	TEXTOID, INT2OID, TEXTOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, XID8OID, OIDOID,
-	CHAROID, INT4OID, INT8OID, TIMESTAMPTZOID, INT4OID, JSONBOID
+	CHAROID, INT4OID, INT8OID, TIMESTAMPTZOID, INT4OID, INT8OID, JSONBOID
 };
 
 /*
@@ -68,7 +67,6 @@ void
 store_init(void)
 {
 	CacheRegisterRelcacheCallback(forget_objects, (Datum) 0);
-	session_lock_init();
 }
 
 /* Get the OID of a relation of the extension. */
@@ -98,12 +96,9 @@ refuse_altered(Relation table)
 			 errhint("Undo the change, and keep further data about leases in another table. If the extension was updated, connect again, or restart the server if it preloads the library.")));
 }
 
-/*
- * Refuse a lock table that was altered so that the code below would misread
- * it, or silently skip a trigger or constraint.
- */
-static void
-check_table(Relation table)
+/* Are the columns as they were created? Otherwise its rows would be misread. */
+static bool
+has_columns(Relation table)
 {
 	TupleDesc	desc = RelationGetDescr(table);
 
@@ -111,7 +106,7 @@ check_table(Relation table)
 		table->rd_rel->relam != HEAP_TABLE_AM_OID ||
 		table->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
 		desc->natts < Natts_lease_lock)
-		refuse_altered(table);
+		return false;
 
 	for (int i = 0; i < desc->natts; i++)
 	{
@@ -121,8 +116,22 @@ check_table(Relation table)
 			column->atttypid != column_types[i] || column->attnotnull != not_null[i] ||
 			(column->attstorage != TYPSTORAGE_PLAIN && i != Anum_payload - 1) :
 			!column->attisdropped)
-			refuse_altered(table);
+			return false;
 	}
+	return true;
+}
+
+/*
+ * Refuse a lock table that was altered so that the code below would misread
+ * it, or silently skip a trigger or constraint.
+ */
+static void
+check_table(Relation table)
+{
+	TupleDesc	desc = RelationGetDescr(table);
+
+	if (!has_columns(table))
+		refuse_altered(table);
 
 	if (table->trigdesc != NULL || table->rd_rules != NULL || table->rd_rel->relrowsecurity ||
 		(desc->constr != NULL && desc->constr->num_check > 0))
@@ -236,6 +245,34 @@ store_open(LOCKMODE lockmode)
 	} while (table == NULL);
 
 	return make_store(table, lockmode);
+}
+
+/*
+ * Make a store for a relation that is about to be dropped, and is locked; NULL
+ * if it is no lock table. That is told by name and columns, since the extension
+ * may be gone already. For the same reason the store can only be scanned.
+ */
+LeaseStore *
+store_open_dropped(Oid relid)
+{
+	char	   *name = get_rel_name(relid);
+	LeaseStore *store;
+
+	if (name == NULL || strcmp(name, "lease_lock") != 0 || get_rel_relkind(relid) != RELKIND_RELATION)
+		return NULL;
+	store = palloc0(sizeof(LeaseStore));
+	store->table = table_open(relid, NoLock);
+	if (has_columns(store->table))
+		return store;
+	store_close_dropped(store);
+	return NULL;
+}
+
+void
+store_close_dropped(LeaseStore *store)
+{
+	table_close(store->table, NoLock);
+	pfree(store);
 }
 
 /*

@@ -26,7 +26,6 @@
 #include "base/race.h"
 #include "rules/rules.h"
 #include "store/columns.h"
-#include "store/session_lock.h"
 
 /* Make the write visible to the next call, even in the same statement. */
 static void
@@ -113,8 +112,6 @@ store_try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 	{
 		if (which != TU_None)
 			update_index_entries(store, row, which != TU_All);
-		if (old->lease.session == SESSION_MINE && (lease->owner == NULL || lease->token != old->lease.token))
-			session_lock_end(old->lease.token);
 		store_remember(store, lease, &row->tts_tid);
 		finish_write(store);
 	}

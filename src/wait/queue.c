@@ -94,7 +94,7 @@ create_queue(void *memory, int tranche)
 	}
 }
 
-static const SharedPart queue_part = {queue_size, create_queue, (void **) &queue};
+static const SharedPart queue_part = {"lease_lock queue 2", queue_size, create_queue, (void **) &queue};
 
 void
 queue_init(void)

@@ -39,12 +39,13 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/procarray.h"
 #include "utils/guc.h"
 
 #include "base/clock.h"
 #include "base/compat.h"
-#include "store/session_lock.h"
+#include "base/sessions.h"
 #include "wait/turns.h"
 
 /* A lease that the current transaction changed. */
@@ -67,7 +68,9 @@ static int	nchanges = 0;
 static bool more_changed[NUM_BUCKETS];
 static bool has_more_changes = false;
 
-static void tell_session_ended(const text *resource);
+/* Buckets with waiters for leases that end with this session. */
+static bool session_buckets[NUM_BUCKETS];
+
 static void wake_after_transaction(XactEvent event, void *arg);
 static void wake_after_subtransaction(SubXactEvent event, SubTransactionId subid,
 									  SubTransactionId parent, void *arg);
@@ -84,7 +87,6 @@ turns_init(void)
 							GUC_UNIT_MS,
 							NULL, NULL, NULL);
 
-	session_lease_ended = tell_session_ended;
 	RegisterXactCallback(wake_after_transaction, NULL);
 	RegisterSubXactCallback(wake_after_subtransaction, NULL);
 }
@@ -313,6 +315,17 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 		more_changed[hash % NUM_BUCKETS] = has_more_changes = true;
 }
 
+/* Remember that the lock table is dropped, so that all waiters of the database look, and fail. */
+void
+wait_note_drop(void)
+{
+	if (queue_attach())
+	{
+		memset(more_changed, true, sizeof(more_changed));
+		has_more_changes = true;
+	}
+}
+
 /*
  * Call the first waiter of a line because of a change. If it will look by
  * itself before the lease ends, it need not be woken; so most grants wake
@@ -412,14 +425,30 @@ wake_after_transaction(XactEvent event, void *arg)
 }
 
 /*
- * A lease ended because this session ends. No end of a transaction would wake
- * its waiters.
+ * The leases of this session end, and no end of a transaction would wake their
+ * waiters. This wakes a few other waiters, too.
  */
 static void
-tell_session_ended(const text *resource)
+wake_after_session(int code, Datum arg)
 {
-	wait_note_change(resource, DT_NOBEGIN);
-	wake_waiters(true);
+	session_end();				/* before they look */
+	for (int i = 0; i < NUM_BUCKETS; i++)
+		if (session_buckets[i])
+			tell_bucket(i);
+}
+
+/* Remember to wake the waiters of a lease when this session ends. */
+void
+wait_note_session_lease(const text *resource)
+{
+	static bool wakes_at_exit = false;
+
+	if (!queue_attach())
+		return;
+	if (!wakes_at_exit)
+		before_shmem_exit(wake_after_session, (Datum) 0);
+	wakes_at_exit = true;
+	session_buckets[queue_hash(resource) % NUM_BUCKETS] = true;
 }
 
 /* A rollback to a savepoint restores the leases at once, although the transaction goes on. */

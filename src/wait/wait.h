@@ -75,7 +75,9 @@ extern void wait_end(const text *granted);
 
 /* turns.c: turns of waiters, and wake-ups */
 extern bool wait_is_my_turn(const text *resource);
+extern void wait_note_session_lease(const text *resource);
 extern void wait_note_change(const text *resource, TimestampTz expires_at);
+extern void wait_note_drop(void);
 
 /* queue.c: lists of waiters */
 extern List *waiters_list(void);

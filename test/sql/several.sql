@@ -92,8 +92,8 @@ SELECT pg_column_size(names) > 2000 AS long, lease_acquire_all(names, '1 hour', 
 SELECT count(*) FROM lease_status WHERE resource LIKE 'toast%';
 SELECT lease_release('toast 500', 'ann'), lease_acquire_any(names, '1 hour', 'bob') FROM list LIMIT 1;
 
--- an array of any shape is the list of its elements
-SELECT lease_acquire_all(ARRAY[['m1', 'm2'], ['m3', 'm4']], '1 hour', 'ann'), lease_acquire_any('[-1:1]={m1,m5,m6}', '1 hour', 'bob');
+-- an array may begin at any subscript
+SELECT lease_acquire_all(ARRAY['m1', 'm2', 'm3', 'm4'], '1 hour', 'ann'), lease_acquire_any('[-1:1]={m1,m5,m6}', '1 hour', 'bob');
 SELECT resource, owner FROM lease_status WHERE resource LIKE 'm_' ORDER BY resource;
 -- names of every kind, compared byte for byte
 SELECT lease_acquire_all(ARRAY['Name', 'name', 'name ', E'na\tme', repeat('n', 1024)], '1 hour', 'ann');
@@ -103,6 +103,7 @@ SELECT count(*) FROM lease_status WHERE resource ~* '^(name|na\sme|n+$)';
 \pset null '(null)'
 TRUNCATE lease_lock;
 SELECT * FROM error_of($$ SELECT lease_acquire_all(NULL, '1 hour', 'ann') $$);
+SELECT * FROM error_of($$ SELECT lease_acquire_all(ARRAY[['a', 'b'], ['c', 'd']], '1 hour', 'ann') $$);
 SELECT * FROM error_of($$ SELECT lease_acquire_all('{}', '1 hour', 'ann') $$);
 SELECT * FROM error_of($$ SELECT lease_acquire_all(ARRAY['a', NULL], '1 hour', 'ann') $$);
 SELECT * FROM error_of($$ SELECT lease_acquire_all(ARRAY['b', 'a', 'c', 'a'], '1 hour', 'ann') $$);

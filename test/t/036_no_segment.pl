@@ -14,7 +14,6 @@ use Test::More;
 use WaitTest;
 
 my $node = start_waiting_node('no_segment', $WaitTest::NEVER . <<'CONF', preload => 0);
-dynamic_shared_memory_type = mmap
 lease_lock.poll_interval = 50ms
 CONF
 
@@ -24,7 +23,7 @@ if (look($node, 'SHOW server_version_num') < 170000)
 	plan skip_all => 'before 17 a server has no such segments';
 }
 
-# A segment is a new file in this folder.
+# A segment is a new file in this folder, since start_node() chooses files.
 my $folder = $node->data_dir . '/pg_dynshmem';
 my $no_queue = qr/LOG:  lease_lock has no shared memory: could not open shared memory segment/;
 

@@ -4,6 +4,10 @@ use strict;
 use warnings;
 
 use File::Path qw(make_path);
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -45,12 +49,55 @@ sub write_policy
 
 # Something that runs in the folder, like a server.
 my $serve = <<'SERVE';
-	work=$(mktemp -d /tmp/lease_lock.XXXXXX)
-	mkdir "$work/tree"
+	folder=$(mktemp -d /tmp/lease_lock.XXXXXX)
+	work=$folder/work
+	mkdir -p "$work/tree"
 	(cd "$work/tree" && exec sleep 300 >/dev/null 2>&1) &
 	until [[ $(readlink "/proc/$!/cwd") == "$work/tree" ]]; do sleep 0.01; done
-	echo "$work $!"
+	echo "$folder $!"
 SERVE
+
+# Root gives a folder away, and from then on creates nothing in it: the account
+# could have left a symbolic link. Programs that create files tell who calls them.
+SKIP:
+{
+	skip 'not as root', 3 if $> == 0;
+	make_path("$root/bin");
+	foreach my $program (qw(tar mkdir chown cp))
+	{
+		append_to_file("$root/bin/$program", "#!/bin/sh\necho \"\${ACCOUNT-root} in \$PWD: $program \$*\" >>$root/calls\n" .
+			"PATH=\${PATH#*:} exec $program \"\$@\"\n");
+		chmod 0755, "$root/bin/$program";
+	}
+	my ($folder, $work) = split ' ', script(<<'MAKE', PATH => "$root/bin:$ENV{PATH}");
+		as_account=(env ACCOUNT=account)
+		make_work_folder
+		start_over
+		echo "$folder $work"
+		[[ -f $work/tree/scripts/check ]]
+MAKE
+	my @calls = split /\n/, slurp_file("$root/calls");
+
+	is(scalar(grep { /^account in \Q$work\E: tar .*-xf/ } @calls), 2, 'the account unpacks the sources, and again when they start over');
+	is(join("\n", grep { /^root/ && (/-xf/ || m{\Q$work\E/}) } @calls), '', 'root creates nothing in the folder of the account');
+	ok(!-e $folder, 'the folder is gone');
+}
+
+# As root, for real.
+SKIP:
+{
+	skip 'only as root', 2 if $> != 0;
+	mkdir "$root/secret", 0700;
+	script(qq{
+		make_work_folder
+		"\${as_account[@]}" sh -c 'cd "\$1" && rm -rf tree tmp && ln -s $root/secret tree && ln -s $root/secret tmp' sh "\$work"
+		fill_work_folder || true
+		start_over
+		[[ -f \$work/tree/scripts/check && ! -L \$work/tree ]]
+	}, FAILS => 1);
+	is(join(' ', glob "$root/secret/*"), '', 'root does not write where a symbolic link of the account points');
+	is((stat "$root/secret")[4], 0, 'nor give it away');
+}
 
 # An installation of another run is under way, and we are neither root nor have sudo.
 write_policy('# Of lease_lock, while it installs packages.');

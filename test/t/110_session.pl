@@ -13,14 +13,18 @@ use Test::More;
 
 # A waiter that looks by itself, without a wake-up, does so too late for this
 # test.
-my $conf = "deadlock_timeout = '1000 s'\nmax_prepared_transactions = 2\nmax_locks_per_transaction = 1000\nlease_lock.purge_interval = 0\nrestart_after_crash = on\nlog_min_messages = warning\n";
+my $conf = "deadlock_timeout = '1000 s'\nmax_prepared_transactions = 2\nmax_locks_per_transaction = 10\nmax_connections = 20\nlease_lock.purge_interval = 0\nrestart_after_crash = on\nlog_min_messages = warning\n";
 my $primary = start_node('session', "$conf\nshared_preload_libraries = 'lease_lock'\n", allows_streaming => 1);
-my $plain = start_node('plain', $conf);
+# From 17 on such leases need no preloading.
+my @nodes = ($primary);
+push @nodes, start_node('plain', $conf) if $primary->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
 
 # Open a session that holds the lease; returns it and its pid.
 sub holder
 {
 	my ($node, $resource, $options) = @_;
+
+	$options //= '';
 	my $session = open_session($node);
 
 	is($session->query_safe("SELECT granted FROM lease_request('$resource', NULL, 'ann', session => true$options)"),
@@ -47,7 +51,7 @@ sub comes_at_once
 	eval { $session->quit };
 }
 
-foreach my $node ($primary, $plain)
+foreach my $node (@nodes)
 {
 	my $how = $node->name;
 
@@ -71,68 +75,103 @@ foreach my $node ($primary, $plain)
 	comes_at_once($node, "$how reader", sub { $_[0]->quit }, ", mode => 'shared'");
 }
 
-# Failed transactions do not end the session.
+sub state_of
 {
-	# With many leases it takes a while until the locks are back that the server
-	# releases with the transaction. The last one is watched.
-	my $session = open_session($primary);
-	my $many = 'FROM generate_series(1, 2000) AS i';
+	my ($resource) = @_;
+	return $primary->safe_psql('postgres', "SELECT state FROM lease_status WHERE resource = '$resource'");
+}
 
-	is($session->query_safe("SELECT count(*) $many, lease_request('many ' || i, NULL, 'ann', session => true) WHERE granted"),
-		2000, 'many leases of one session');
-	$session->query_safe("SELECT granted FROM lease_request('failing', NULL, 'ann', session => true)");
-	my $token = $session->query_safe("SELECT lease_token('failing', 'ann')");
+# Errors do not end the session.
+{
+	my $session = (holder($primary, 'failing'))[0];
 	my $watcher = open_session($primary);
 
-	begin_query($watcher, "DO \$\$ BEGIN FOR i IN 1 .. 300000 LOOP
-			IF lease_session_ended($token) THEN RAISE EXCEPTION 'ended in round %', i; END IF;
-		END LOOP; END \$\$; SELECT 'still there'");
+	begin_query($watcher, q{DO $$ BEGIN FOR i IN 1 .. 20000 LOOP
+			IF (SELECT state FROM lease_status WHERE resource = 'failing') <> 'held' THEN RAISE EXCEPTION 'ended in round %', i; END IF;
+		END LOOP; END $$; SELECT 'still there'});
 	$session->query(join('', map { "SELECT 1 / 0;\nBEGIN; SELECT pg_advisory_unlock_all(); SELECT 1 / 0; ROLLBACK; DISCARD ALL;\n" } 1 .. 50));
 	$session->{stderr} = '';
 	is(finish_query($watcher), 'still there', 'transactions fail, and the lease is held all the time');
-	is($session->query_safe("SELECT lease_token('failing', 'ann')"), $token, 'also for the session itself');
-	is($session->query_safe("SELECT count(*), min(mode) FROM pg_locks WHERE locktype = 'userlock' AND objid = $token"),
-		'2|ExclusiveLock', 'with its two locks');
-	is($session->query_safe("SELECT count(*) $many WHERE lease_release('many ' || i, 'ann')"), 2000, 'the others are released');
-
-	session_fails($session, "BEGIN; SELECT lease_request('prepared', NULL, 'ann', session => true); PREPARE TRANSACTION 'p'",
-		'0A000', 'cannot PREPARE', 'a grant for the session cannot be prepared');
-	is($session->query_safe("SELECT count(*) FROM pg_locks WHERE locktype = 'userlock'"), 2, 'it leaves no lock');
-
-	# A release can. It does not count before it is committed.
-	$session->query_safe("BEGIN; SELECT lease_release('failing', 'ann'); PREPARE TRANSACTION 'p'");
-	$session->query_safe("ROLLBACK PREPARED 'p'");
-	is($session->query_safe("SELECT lease_token('failing', 'ann')"), $token, 'a release that was prepared and rolled back');
-
-	# Nor does the session notice when others end its leases. It lets go of their locks
-	# with its next grants, as many of them as there may be, and keeps those that it has.
-	my $locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND pid = pg_backend_pid()";
-	$session->query_safe("SELECT count(*) FROM generate_series(1, 20) AS i, lease_request('ended ' || i, NULL, 'ann', session => true)");
-	is($session->query_safe($locks), 42, 'leases of one session, with two locks each');
-	$session->query_safe("BEGIN; SELECT lease_release('ended 1', 'ann'); PREPARE TRANSACTION 'p'");
-	$session->query_safe("COMMIT PREPARED 'p'");
-	$watcher->query_safe("SELECT lease_release('ended ' || i, 'ann') FROM generate_series(2, 10) AS i");
-	$watcher->query_safe("SELECT lease_break('ended ' || i) FROM generate_series(11, 19) AS i");
-	$session->query_safe("SELECT lease_request('brief', NULL, 'ann', session => true); SELECT lease_release('brief', 'ann')") foreach 1 .. 12;
-	is($session->query_safe($locks), 4, 'those that others have ended are unlocked');
-	is($watcher->query_safe("SELECT string_agg(resource, ',' ORDER BY resource COLLATE \"C\") FROM lease_status WHERE session_pid IS NOT NULL"),
-		'ended 20,failing', 'and no others');
-
-	# Nor does it let go of a lease whose row is replaced while it looks, because it is renewed.
-	my @renewers = map { open_session($primary) } 1 .. 2;
-	begin_query($_, q{DO $$ BEGIN FOR i IN 1 .. 3000 LOOP PERFORM lease_renew('ended 20', '1 hour', 'ann'); COMMIT; END LOOP; END $$; SELECT 'renewed'})
-	  foreach @renewers;
-	$session->query_safe(q{DO $$ BEGIN
-		FOR i IN 1 .. 3000 LOOP PERFORM lease_request('brief', NULL, 'ann', session => true), lease_release('brief', 'ann'); COMMIT; END LOOP; END $$});
-	is($session->query_safe($locks), 4, 'a lease that is renewed at the same time keeps its locks');
-	is(finish_query($_), 'renewed', 'it was renewed all the time') foreach @renewers;
-	$_->quit foreach @renewers;
-
-	# An idle session that is terminated leaves no lock, whatever failed before.
+	is($session->query_safe(q{SELECT lease_token('failing', 'ann') > 0}), 't', 'also for the session itself');
+	is($session->query_safe(q{SELECT count(*) FROM pg_locks WHERE locktype IN ('advisory', 'userlock')}), 0, 'it needs no lock');
 	$session->quit;
 	$watcher->quit;
-	ok($primary->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'userlock'"),
-		'no lock is left');
+}
+
+# Nor does a full lock table, which any role can fill.
+{
+	my $session = (holder($primary, 'crowded'))[0];
+	my $hog = open_session($primary);
+
+	$primary->safe_psql('postgres', 'CREATE ROLE hog');
+	$hog->query_safe(q{SET ROLE hog});
+	$hog->query(q{DO $$ BEGIN FOR i IN 1 .. 1000000 LOOP PERFORM pg_advisory_lock_shared(i); END LOOP; END $$});
+	like($hog->{stderr}, qr/out of shared memory/, 'the lock table is full');
+	$hog->{stderr} = '';
+	session_fails($session, q{SELECT lease_renew('crowded', '1 hour', 'ann')}, '53200', 'out of shared memory', 'a statement fails');
+	$session->query('DISCARD ALL; SELECT 1 / 0; SELECT pg_advisory_unlock_all()');
+	$session->{stderr} = '';
+	$hog->query_safe('SELECT pg_advisory_unlock_all()');
+	is(state_of('crowded'), 'held', 'the lease is held');
+	is($session->query_safe(q{SELECT lease_token('crowded', 'ann') > 0}), 't', 'also for the session itself');
+	$_->quit foreach $session, $hog;
+}
+
+# Nobody can keep the leases of others from being granted by asking for sessions.
+{
+	my $asking = open_session($primary);
+
+	begin_query($asking, q{DO $$ BEGIN FOR i IN 1 .. 100000 LOOP
+			PERFORM lease_session_ended(i + (SELECT last_value FROM lease_token_seq)) FROM generate_series(1, 20) AS i;
+		END LOOP; END $$});
+	my $session = open_session($primary);
+	is($session->query_safe(q{SELECT count(*) FROM generate_series(1, 2000) AS i, lease_request('asked ' || i, NULL, 'ann', session => true) WHERE granted}),
+		2000, 'a session that asks for sessions disturbs no grant');
+	$primary->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE 'DO%'});
+	eval { finish_query($asking) };
+	is($session->query_safe(q{SELECT count(*) FROM generate_series(1, 2000) AS i WHERE lease_release('asked ' || i, 'ann')}), 2000, 'nor a release');
+	$session->quit;
+	eval { $asking->quit };
+}
+
+# A prepared transaction behaves as its rows say.
+{
+	my $session = open_session($primary);
+
+	$session->query_safe(q{BEGIN; SELECT lease_request('prepared', NULL, 'ann', session => true); PREPARE TRANSACTION 'grant'});
+	$session->query_safe(q{COMMIT PREPARED 'grant'});
+	is(state_of('prepared'), 'held', 'a grant that was prepared');
+	$session->query_safe(q{BEGIN; SELECT lease_release('prepared', 'ann'); PREPARE TRANSACTION 'release'});
+	$session->query_safe(q{ROLLBACK PREPARED 'release'});
+	is(state_of('prepared'), 'held', 'a release that was prepared and rolled back');
+	$session->query_safe(q{BEGIN; SELECT lease_request('later', NULL, 'ann', session => true); PREPARE TRANSACTION 'later'});
+	$session->quit;
+	ok($primary->poll_query_until('postgres', q{SELECT state = 'expired' FROM lease_status WHERE resource = 'prepared'}), 'the session ends');
+	is($primary->safe_psql('postgres', q{SELECT granted, reason FROM lease_request('later', '1 hour', 'bob')}), 'f|open', 'its prepared grant is open');
+	$primary->safe_psql('postgres', q{COMMIT PREPARED 'later'});
+	is(state_of('later'), 'expired', 'once it is committed, the lease has ended');
+	is($primary->safe_psql('postgres', q{SELECT granted FROM lease_request('later', '1 hour', 'bob')}), 't', 'and is granted');
+}
+
+# Another session with the privileges downgrades it, and it still ends with its session.
+{
+	my $session = (holder($primary, 'downgraded'))[0];
+
+	is($primary->safe_psql('postgres', q{SELECT lease_downgrade('downgraded', 'ann') > 0}), 't', 'another session downgrades it');
+	is(state_of('downgraded'), 'held', 'it is held');
+	is($session->query_safe(q{SELECT session_pid = pg_backend_pid() FROM lease_status WHERE resource = 'downgraded'}), 't', 'by its session');
+	$session->quit;
+	ok($primary->poll_query_until('postgres', q{SELECT state = 'expired' FROM lease_status WHERE resource = 'downgraded'}), 'and ends with it');
+}
+
+# What a session asserted that is terminated stays asserted until it is rolled back.
+{
+	my ($session, $pid) = holder($primary, 'asserted');
+
+	$session->query_safe(q{BEGIN; SELECT lease_assert('asserted', 'ann')});
+	$primary->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+	ok($primary->poll_query_until('postgres', q{SELECT granted FROM lease_request('asserted', '1 hour', 'bob')}), 'a session that asserted its lease ends');
+	eval { $session->quit };
 }
 
 # The server is stopped.

@@ -82,7 +82,7 @@ sub answer_of
 	return join("\n", grep { $_ ne '' } $rows, @errors);
 }
 
-my %refused = map { $_ => 1 } qw(lease_assert lease_protect lease_unprotect lease_guard lease_version lease_watch lease_unwatch lease_wait);
+my %refused = map { $_ => 1 } qw(lease_assert lease_assert_token lease_protect lease_unprotect lease_guard lease_version lease_watch lease_unwatch lease_wait);
 my $columns = q{granted, token > 0 AS token, expires_at > now() AS expires, blocked_by, blocked_for > '0' AS blocked};
 my @calls = split(/;\s*\n/, <<'SQL');
 SELECT lease_acquire('a', '1 hour', 'o'), lease_acquire('b', '1 hour', 'o'), lease_acquire('c', '1 hour', 'o'), lease_acquire('d', '1 hour', 'o')

@@ -6,6 +6,7 @@ use strict;
 use warnings;
 
 use Exporter 'import';
+use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -20,21 +21,52 @@ our @EXPORT = qw(
   wait_until_blocked
 );
 
+# Seconds that a test file may take. Far more than it needs on a busy machine,
+# so only a file that hangs is ended by it.
+our $FILE_LIMIT = 5 * $PostgreSQL::Test::Utils::timeout_default;
+
+my $own_pid = $$;
+
+# End the test file, wherever it is. Not by die, which the test could catch. The
+# END blocks stop the servers.
+sub end_file
+{
+	my ($reason) = @_;
+	my ($level, @steps) = (0);
+
+	POSIX::_exit(1) if $$ != $own_pid;
+	$SIG{$_} = 'IGNORE' foreach qw(ALRM TERM INT HUP);
+	while (my (undef, $file, $line) = caller($level++))
+	{
+		push @steps, "$file line $line" if $file =~ m{/t/[^/]+$} && $file ne __FILE__;
+	}
+	diag("$reason, at " . join(', called by ', @steps));
+	exit 1;
+}
+
+$SIG{ALRM} = sub { end_file("hangs: not done within $FILE_LIMIT seconds") };
+$SIG{$_} = sub { end_file("ended by SIG$_[0]") } foreach qw(TERM INT HUP);
+alarm($FILE_LIMIT);
+
 # The superuser is postgres, whoever runs the tests.
 $ENV{PGUSER} = 'postgres';
 
 my $init_as_anybody = \&PostgreSQL::Test::Cluster::init;
 
-sub init_as_postgres
+# Segments of shared memory are files in the data directory. A server that is
+# killed, as many tests do, would leave others behind in /dev/shm.
+sub init_for_tests
 {
 	my ($node, %params) = @_;
 
-	return $init_as_anybody->($node, %params, extra => [ '-U', 'postgres', @{ $params{extra} // [] } ]);
+	$init_as_anybody->($node, %params, extra => [ '-U', 'postgres', @{ $params{extra} // [] } ]);
+	$node->append_conf('postgresql.conf', 'dynamic_shared_memory_type = mmap');
+	return;
 }
 
 {
 	no warnings 'redefine';
-	*PostgreSQL::Test::Cluster::init = \&init_as_postgres;
+	*PostgreSQL::Test::Cluster::init = \&init_for_tests;
 }
 
 # Start a server with these lines in its configuration, and the extension in
