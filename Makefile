@@ -26,7 +26,7 @@ ISOLATION = $(patsubst test/specs/%.spec,%,$(call files,test/specs/*.spec))
 # pg_isolation_regress finds expected/ only if --outputdir is given.
 ISOLATION_OPTS = --inputdir=$(source)/test --outputdir=.
 TAP_TESTS = 1
-PROVE_TESTS = test/t/*.pl
+PROVE_TESTS = test/t/*.pl bin/t/*.pl
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -44,7 +44,19 @@ installcheck: | $(CURDIR)/expected
 $(CURDIR)/expected:
 	ln -s $(abspath $(source))/expected $@
 
+# A makefile of PGXS builds a module or a program. The program, lease_run, has its own; CLIENT= leaves it out.
+CLIENT ?= bin
+ifneq ($(CLIENT),)
+all: all-client
+install: install-client
+uninstall: uninstall-client
+clean distclean: clean-client
+endif
+all-client install-client uninstall-client clean-client: %-client:
+	mkdir -p bin
+	$(MAKE) -C bin -f $(abspath $(source))/bin/Makefile $*
+
 dist:
 	git archive --format zip --prefix=lease_lock-$(DISTVERSION)/ -o lease_lock-$(DISTVERSION).zip HEAD
 
-.PHONY: dist
+.PHONY: dist all-client install-client uninstall-client clean-client

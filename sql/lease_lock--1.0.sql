@@ -9,7 +9,28 @@
  * function and operator that is not their own. An unqualified operator could
  * be one of that schema whose argument types fit better, and would run with
  * the privileges of the role that reads the view.
+ *
+ * A function of that schema with one of our names and a default value makes
+ * calls of ours ambiguous.
  */
+DO LANGUAGE plpgsql $$
+DECLARE
+	overloads pg_catalog.text = (
+		SELECT pg_catalog.string_agg(p.oid::pg_catalog.regprocedure::pg_catalog.text, ', '::pg_catalog.text)
+		FROM pg_catalog.pg_proc AS p
+			JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
+		WHERE n.nspname OPERATOR(pg_catalog.=) pg_catalog.current_schema()
+			AND p.proname OPERATOR(pg_catalog.~) '^lease_'::pg_catalog.text
+			AND p.pronargdefaults OPERATOR(pg_catalog.>) 0
+	);
+BEGIN
+	IF overloads IS NOT NULL THEN
+		RAISE duplicate_function USING
+			MESSAGE = 'the schema of the extension has functions that would be mistaken for its own',
+			DETAIL = overloads,
+			HINT = 'Drop them, or use another schema: CREATE EXTENSION lease_lock SCHEMA ...';
+	END IF;
+END $$;
 
 /*
  * Fencing tokens. The sequence has no cache: a session with cached numbers
@@ -18,20 +39,18 @@
 CREATE SEQUENCE lease_token_seq AS pg_catalog.int8 NO CYCLE CACHE 1;
 
 /*
- * The sequence is dumped, so that a restored database does not count
- * backwards. The leases are not dumped: they are not held in the restored
- * database.
- */
-SELECT pg_catalog.pg_extension_config_dump('lease_token_seq'::pg_catalog.regclass, ''::pg_catalog.text);
-
-/*
  * The era of the tokens: a fingerprint of server, timeline and token sequence,
- * and when the era began. The fingerprint is dumped. It does not match the
- * database that it is restored into, so that database begins a new era.
+ * and when the era began. At first it is the timeline alone, and the first
+ * grant begins an era.
+ *
+ * Leases and sequences are not dumped. Nobody holds the leases in a restored
+ * database, and its first era begins above all tokens of before. If the token
+ * sequence were dumped, restoring data only would set it back.
  */
 CREATE SEQUENCE lease_era_seq AS pg_catalog.int8
 	MINVALUE -9223372036854775808 START 1 NO CYCLE CACHE 1;
-SELECT pg_catalog.pg_extension_config_dump('lease_era_seq', '');
+SELECT pg_catalog.setval('lease_era_seq'::pg_catalog.regclass, pg_catalog.int8(CAST('x'::pg_catalog.text OPERATOR(pg_catalog.||)
+	pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) AS pg_catalog.bit(32))));
 CREATE SEQUENCE lease_era_began_seq AS pg_catalog.int8
 	MINVALUE -9223372036854775808 START 1 NO CYCLE CACHE 1;
 
@@ -41,7 +60,6 @@ CREATE FUNCTION lease_new_era()
 COMMENT ON FUNCTION lease_new_era() IS
 	'begin a new era: fencing tokens continue far above all that were handed out, as after a failover';
 REVOKE ALL ON FUNCTION lease_new_era() FROM PUBLIC;
-SELECT lease_new_era();
 
 CREATE FUNCTION lease_clock_difference()
 	RETURNS pg_catalog.interval
@@ -317,18 +335,18 @@ COMMENT ON FUNCTION lease_purge() IS
 	'remove rows that have been free for lease_lock.purge_after; returns how many';
 REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
-/*
- * The owner works like a password for a release. So it is shown only to roles
- * that could release the lease anyway, and to roles that may see the activity
- * of others.
- */
 CREATE FUNCTION lease_session_ended(session_number pg_catalog.int8)
 	RETURNS pg_catalog.bool
-	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION lease_session_ended(pg_catalog.int8) IS
 	'whether the session with this number has ended';
 
-/* Times beyond the year 9999, which many clients cannot read, are shown as infinity. */
+/*
+ * The owner works like a password for a release. So it is shown only to roles
+ * that could release the lease anyway, and to roles that may see the activity
+ * of others. Times beyond the year 9999, which many clients cannot read, are
+ * shown as infinity.
+ */
 CREATE VIEW lease_status AS
 SELECT
 	l.resource,
@@ -428,12 +446,16 @@ COMMENT ON VIEW lease_contenders IS
 REVOKE ALL ON lease_contenders FROM PUBLIC;
 GRANT SELECT ON lease_contenders TO PUBLIC;
 
+CREATE FUNCTION lease_printable(name pg_catalog.text)
+	RETURNS pg_catalog.text
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT STABLE PARALLEL SAFE;
+COMMENT ON FUNCTION lease_printable(pg_catalog.text) IS
+	'a name as the server''s log shows it: control characters, line ends and backslashes are escaped';
+
 /*
- * A graph of the two views. Each name is escaped once, character by character:
- * a character that cannot be shown appears as its code. An owner that the
- * reader may not see becomes a separate node for each session and each lease.
- * JIT compilation of the query would take a thousand times longer than running
- * it.
+ * A graph of the two views. An owner that the reader may not see becomes a
+ * separate node for each session and each lease. JIT compilation of the query
+ * would take a thousand times longer than running it.
  */
 CREATE FUNCTION lease_wait_graph()
 	RETURNS pg_catalog.text LANGUAGE sql VOLATILE PARALLEL UNSAFE SET jit = off
@@ -476,47 +498,13 @@ BEGIN ATOMIC
 			ORDER BY e.node, e.number, e.side
 		) AS n
 	), label AS MATERIALIZED (
-		SELECT t.name, pg_catalog.string_agg(
-			CASE
-				WHEN c.character OPERATOR(pg_catalog.=) '"' THEN '\"'
-				WHEN c.character OPERATOR(pg_catalog.=) '\' THEN '\\\\'
-				WHEN c.character OPERATOR(pg_catalog.=) '&' THEN '&amp;'
-				WHEN c.character OPERATOR(pg_catalog.=) pg_catalog.chr(9) THEN '\\t'
-				WHEN c.character OPERATOR(pg_catalog.=) pg_catalog.chr(10) THEN '\\n'
-				WHEN c.character OPERATOR(pg_catalog.=) pg_catalog.chr(13) THEN '\\r'
-				WHEN CASE
-						WHEN pg_catalog.octet_length(c.character) OPERATOR(pg_catalog.>) 1
-							AND pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.<>) 'UTF8' THEN false
-						WHEN pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.=) 'UTF8' THEN
-							pg_catalog.int4range(0, 32) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.int4range(127, 160) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.int4range(8203, 8208) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.int4range(8232, 8239) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.int4range(8288, 8304) OPERATOR(pg_catalog.@>) pg_catalog.ascii(c.character)
-							OR pg_catalog.ascii(c.character) OPERATOR(pg_catalog.=) 65279
-						ELSE pg_catalog.ascii(c.character) OPERATOR(pg_catalog.<) 32
-							OR pg_catalog.ascii(c.character) OPERATOR(pg_catalog.=) 127
-							OR (pg_catalog.ascii(c.character) OPERATOR(pg_catalog.>) 127
-								AND pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.=) 'SQL_ASCII')
-					END
-				THEN (
-					SELECT pg_catalog.string_agg('\\x' OPERATOR(pg_catalog.||) pg_catalog.upper(
-							pg_catalog.lpad(pg_catalog.to_hex(pg_catalog.get_byte(x.bytes, b.place)), 2, '0')), '' ORDER BY b.place)
-					FROM (SELECT pg_catalog.convert_to(c.character, pg_catalog.getdatabaseencoding()) AS bytes) AS x
-						CROSS JOIN LATERAL pg_catalog.generate_series(0, pg_catalog.length(x.bytes) OPERATOR(pg_catalog.-) 1) AS b (place)
-				)
-				ELSE c.character
-			END, '' ORDER BY c.place) AS label
+		SELECT t.name, pg_catalog.replace(pg_catalog.replace(pg_catalog.replace(
+			lease_printable(t.name), '\', '\\'), '"', '\"'), '&', '&amp;') AS label
 		FROM (
 			SELECT w.resource AS name FROM waiter AS w
 			UNION SELECT n.owner FROM node AS n
 			UNION SELECT n.role::pg_catalog.text FROM node AS n
 		) AS t
-			CROSS JOIN LATERAL (
-				SELECT pg_catalog.substr(t.name, p.place, 1) AS character, p.place
-				FROM pg_catalog.generate_series(1, pg_catalog.length(t.name)) AS p (place)
-			) AS c
-		GROUP BY t.name
 	), line AS (
 		SELECT 1 AS part, n.number, 'n' OPERATOR(pg_catalog.||) n.number::pg_catalog.text OPERATOR(pg_catalog.||) ' [label="' OPERATOR(pg_catalog.||)
 			CASE
@@ -551,8 +539,9 @@ COMMENT ON FUNCTION lease_wait_graph() IS
 	'graph of which owner waits for which, in the DOT language of Graphviz';
 
 /*
- * Watches: channels that are notified of events of leases. The creator is
- * stored by name, so that a dump can be restored where roles have other OIDs.
+ * Watches: channels that are notified of events of leases. They are not dumped:
+ * whoever may dump a database would need SELECT on the table, and whoever may
+ * restore it INSERT, and so could show owners to anybody.
  */
 CREATE TABLE lease_watch (
 	prefix pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
@@ -561,7 +550,6 @@ CREATE TABLE lease_watch (
 	creator pg_catalog.name NOT NULL,
 	PRIMARY KEY (prefix, channel)
 );
-SELECT pg_catalog.pg_extension_config_dump('lease_watch', '');
 REVOKE ALL ON lease_watch FROM PUBLIC;
 COMMENT ON TABLE lease_watch IS 'watches, as lease_watch() and lease_unwatch() keep them; read lease_watches instead';
 COMMENT ON COLUMN lease_watch.prefix IS 'prefix of the names of the watched resources';

@@ -12,21 +12,20 @@
 #include "fmgr.h"
 #include "utils/guc.h"
 
-#include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/race.h"
 #include "base/sessions.h"
 #include "change/durability.h"
+#include "change/quota.h"
 #include "guard/guard.h"
 #include "lease/lease.h"
-#include "purge/purge.h"
 #include "monitor/events.h"
-#include "change/quota.h"
 #include "monitor/stats.h"
-#include "store/era.h"
 #include "monitor/watches.h"
+#include "purge/purge.h"
+#include "store/assertion_cache.h"
+#include "store/era.h"
 #include "store/store.h"
-#include "guard/template.h"
 #include "wait/wait.h"
 
 PG_MODULE_MAGIC;
@@ -47,12 +46,12 @@ _PG_init(void)
 	assertion_cache_init();
 	guard_init();
 	drop_init();
-	template_init();
 	purge_init();
 	worker_init();
 	stats_init();
 	events_init();
 	watches_init();
+	announce_init();
 	quota_init();
 
 	MarkGUCPrefixReserved("lease_lock");

@@ -5,6 +5,31 @@
 CREATE SCHEMA IF NOT EXISTS lease_router;
 GRANT USAGE ON SCHEMA lease_router TO PUBLIC;
 
+-- Somebody else's schema or function would be replaced, but would stay somebody else's. The scripts call this at their end.
+CREATE OR REPLACE FUNCTION pg_temp.check_owners(schemas pg_catalog.text[]) RETURNS pg_catalog.void LANGUAGE plpgsql AS $$
+DECLARE
+	foreign_objects CONSTANT text = (
+		SELECT string_agg(o.name || ' of role ' || quote_ident(r.rolname), ', ')
+		FROM (
+			SELECT 'schema ' || quote_ident(n.nspname) AS name, n.nspowner AS owner FROM pg_namespace AS n WHERE n.nspname IN ('lease_router', 'plproxy')
+			UNION ALL
+			SELECT p.oid::regprocedure::text, p.proowner FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+			WHERE n.nspname IN ('lease_router', 'plproxy') OR quote_ident(n.nspname) = ANY (schemas) AND p.proname ~ '^lease_'
+			UNION ALL
+			SELECT c.oid::regclass::text, c.relowner FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+			WHERE n.nspname = 'lease_router' OR quote_ident(n.nspname) = ANY (schemas) AND c.relname ~ '^lease_'
+		) AS o JOIN pg_roles AS r ON r.oid = o.owner
+		WHERE NOT r.rolsuper
+	);
+BEGIN
+	IF foreign_objects IS NOT NULL THEN
+		RAISE insufficient_privilege USING
+			MESSAGE = 'objects of these scripts belong to a role that is no superuser',
+			DETAIL = foreign_objects,
+			HINT = 'That role could change what others run. Drop them, and run the script again.';
+	END IF;
+END $$;
+
 CREATE OR REPLACE FUNCTION lease_router.logical_partition(resource pg_catalog.text)
 	RETURNS pg_catalog.int4 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 	RETURN pg_catalog.get_byte(pg_catalog.sha256(pg_catalog.convert_to(COALESCE(

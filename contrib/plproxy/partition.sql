@@ -12,6 +12,7 @@
 SET client_min_messages = warning;
 
 BEGIN;
+SET LOCAL search_path = pg_catalog, pg_temp;	-- run nothing that somebody put into another schema
 
 SELECT FROM (SELECT set_config('lease_router.given', :'partition' || ' of ' || :'partitions', true),
 	set_config('lease_router.roles', :'roles', true)) AS _ \g /dev/null
@@ -34,7 +35,7 @@ BEGIN
 	END IF;
 END $$;
 
-CREATE EXTENSION IF NOT EXISTS lease_lock;
+CREATE EXTENSION IF NOT EXISTS lease_lock SCHEMA public;
 
 \ir logical_partition.sql
 
@@ -48,9 +49,16 @@ SELECT format('ALTER DATABASE %I SET client_connection_check_interval = %L', cur
 SELECT format('ALTER DATABASE %I SET %s = 0', current_database(), setting)
 FROM unnest(ARRAY['statement_timeout', 'idle_session_timeout']) AS setting \gexec
 
--- A role comes from the router by its name, and holds its leases here.
+-- A role comes from the router by its name, and holds its leases here. Members of lease_router_user are those that pg_hba.conf lets in
+-- from there.
+SELECT 'CREATE ROLE lease_router_user NOLOGIN' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'lease_router_user') \gexec
 SELECT format('CREATE ROLE %I LOGIN', name)
 FROM regexp_split_to_table(btrim(current_setting('lease_router.roles')), '\s+') AS name
 WHERE name <> '' AND NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) \gexec
+SELECT format('GRANT lease_router_user TO %I', name)
+FROM regexp_split_to_table(btrim(current_setting('lease_router.roles')), '\s+') AS name
+WHERE name <> '' \gexec
+
+SELECT FROM (SELECT pg_temp.check_owners('{}')) AS _ \g /dev/null
 
 COMMIT;

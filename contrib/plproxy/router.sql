@@ -12,6 +12,7 @@
 SET client_min_messages = warning;
 
 BEGIN;
+SET LOCAL search_path = pg_catalog, pg_temp;	-- run nothing that somebody put into another schema
 
 SELECT FROM (SELECT set_config('lease_router.given', :'partitions', true)) AS _ \g /dev/null
 
@@ -28,6 +29,18 @@ BEGIN
 			MESSAGE = format('%s partitions are given: it has to be a power of two, at most 256', number),
 			HINT = 'Separate connection strings with semicolons: -v partitions=''host=a dbname=p0;host=b dbname=p1''.';
 	END IF;
+	IF EXISTS (SELECT FROM given WHERE connection ~* '(user|password|service)\s*=') THEN
+		RAISE invalid_parameter_value USING
+			MESSAGE = 'a connection string must not contain a user, password or service',
+			DETAIL = 'Every role that calls the router would be that user in the partition, and can read the password.',
+			HINT = 'The role that calls is the one that connects. "Roles" in docs/scaling.md says how it authenticates.';
+	END IF;
+	IF EXISTS (SELECT FROM pg_foreign_server WHERE srvname = 'lease_lock') THEN
+		RAISE object_not_in_prerequisite_state USING
+			MESSAGE = 'there is a foreign server "lease_lock"',
+			DETAIL = 'PL/Proxy would use its user mappings, which say who a role is in the partition.',
+			HINT = 'Drop it.';
+	END IF;
 	IF EXISTS (SELECT FROM pg_extension WHERE extname = 'lease_lock') THEN
 		RAISE object_not_in_prerequisite_state USING
 			MESSAGE = 'this database has leases of its own: the extension lease_lock is installed',
@@ -35,17 +48,29 @@ BEGIN
 	END IF;
 END $$;
 
-CREATE EXTENSION IF NOT EXISTS plproxy;
+CREATE EXTENSION IF NOT EXISTS plproxy SCHEMA public;
 
 \ir logical_partition.sql
 
-CREATE OR REPLACE VIEW lease_router.partitions AS
-SELECT CAST(substr(o.option_name, 2) AS integer) AS partition, o.option_value AS connection
-FROM pg_foreign_server AS s CROSS JOIN LATERAL pg_options_to_table(s.srvoptions) AS o
-WHERE s.srvname = 'lease_lock' AND o.option_name ~ '^p[0-9]+$'
-ORDER BY 1;
-COMMENT ON VIEW lease_router.partitions IS 'connection string of each partition: what clients that hash by themselves go by';
+CREATE TABLE IF NOT EXISTS lease_router.partitions (
+	partition integer PRIMARY KEY,
+	connection text NOT NULL,
+	changes integer NOT NULL DEFAULT 1
+);
+COMMENT ON TABLE lease_router.partitions IS 'connection string of each partition: what clients that hash by themselves go by';
+COMMENT ON COLUMN lease_router.partitions.changes IS 'how often the connection string was set; PL/Proxy reads the list again when the sum changes';
 GRANT SELECT ON lease_router.partitions TO PUBLIC;
+
+-- PL/Proxy asks these functions for its cluster, and connects as the role that calls. A foreign server would not do: whoever may use
+-- it can create a user mapping, and with it choose who to be in the partition.
+CREATE SCHEMA IF NOT EXISTS plproxy;
+GRANT USAGE ON SCHEMA plproxy TO PUBLIC;
+CREATE OR REPLACE FUNCTION plproxy.get_cluster_version(cluster_name text) RETURNS integer LANGUAGE sql STABLE
+	RETURN (SELECT CAST(sum(changes) AS integer) FROM lease_router.partitions WHERE cluster_name = 'lease_lock');
+CREATE OR REPLACE FUNCTION plproxy.get_cluster_partitions(cluster_name text) RETURNS SETOF text LANGUAGE sql STABLE
+	BEGIN ATOMIC SELECT connection FROM lease_router.partitions WHERE cluster_name = 'lease_lock' ORDER BY partition; END;
+CREATE OR REPLACE FUNCTION plproxy.get_cluster_config(cluster_name text, OUT key text, OUT val text) RETURNS SETOF record LANGUAGE sql STABLE
+	BEGIN ATOMIC SELECT 'default_user', 'current_user'; END;
 
 -- Another number of partitions would send names to where their leases are not.
 -- One case is safe: twice as many, with each connection string at its place again.
@@ -62,17 +87,8 @@ BEGIN
 			DETAIL = 'A name would be looked for in a partition that does not have its lease.',
 			HINT = 'See "Splitting" in docs/scaling.md.';
 	END IF;
-	IF known = 0 THEN
-		EXECUTE (SELECT format('CREATE SERVER lease_lock FOREIGN DATA WRAPPER plproxy OPTIONS (%s)',
-			string_agg(format('p%s %L', partition, connection), ', ' ORDER BY partition)) FROM given);
-		-- Without a user in it, the role that calls is the one that connects.
-		CREATE USER MAPPING FOR PUBLIC SERVER lease_lock;
-		GRANT USAGE ON FOREIGN SERVER lease_lock TO PUBLIC;
-	ELSE
-		EXECUTE (SELECT format('ALTER SERVER lease_lock OPTIONS (%s)',
-			string_agg(format('%s p%s %L', CASE WHEN p.partition IS NULL THEN 'ADD' ELSE 'SET' END, g.partition, g.connection), ', '))
-			FROM given AS g LEFT JOIN lease_router.partitions AS p USING (partition));
-	END IF;
+	INSERT INTO lease_router.partitions AS p SELECT partition, connection FROM given
+		ON CONFLICT (partition) DO UPDATE SET connection = EXCLUDED.connection, changes = p.changes + 1;
 
 	EXECUTE format('CREATE OR REPLACE FUNCTION lease_router.partition_count() RETURNS integer LANGUAGE sql STABLE RETURN %s', number);
 	-- A router backend whose client has gone leaves, and its waiter on the partition with it.
@@ -191,6 +207,7 @@ INSERT INTO route (name, argument, how) VALUES
 	('lease_stats_reset', NULL, 'each'),
 	('lease_wait_graph', NULL, 'each'),
 	('lease_clock_difference', NULL, 'hidden'),
+	('lease_printable', 'name', 'hidden'),
 	('lease_new_era', NULL, 'hidden'),
 	('lease_session_ended', 'session_number', 'hidden'),
 	('lease_stats', 'scope', 'hidden'),
@@ -345,5 +362,7 @@ BEGIN
 	END LOOP;
 	RETURN answer;
 END $$;
+
+SELECT FROM (SELECT pg_temp.check_owners(ARRAY(SELECT DISTINCT schema FROM lease_router.functions()))) AS _ \g /dev/null
 
 COMMIT;

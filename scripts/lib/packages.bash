@@ -51,6 +51,7 @@ missing_for_tests() {
 missing_for_clients() {
 	/usr/bin/python3 -c 'import psycopg' || echo python3-psycopg
 	/usr/bin/python3 -c 'import psycopg2' || echo python3-psycopg2
+	python_packages psycopg_pool pytest xdist tooz django sqlalchemy
 	/usr/bin/ruby -e 'require "active_record"' || echo ruby-activerecord
 	/usr/bin/ruby -e 'require "pg"' || echo ruby-pg
 	node -e 'require("pg")' || command -v npm >/dev/null || echo node-pg
@@ -58,6 +59,18 @@ missing_for_clients() {
 	command -v dot >/dev/null || echo graphviz
 	command -v prometheus-postgres-exporter >/dev/null || echo prometheus-postgres-exporter
 	plproxy_package
+} 2>/dev/null
+
+# Debian's packages of these modules.
+python_packages() {
+	local module
+	for module; do
+		/usr/bin/python3 -c "import $module" || case $module in
+			psycopg_pool) echo python3-psycopg-pool ;;
+			xdist) echo python3-pytest-xdist ;;
+			*) echo "python3-$module" ;;
+		esac
+	done
 } 2>/dev/null
 
 # It belongs to a server of Debian's.

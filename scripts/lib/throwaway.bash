@@ -37,7 +37,7 @@ fill_work_folder() {
 	local root
 	root=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
 	tar -C "$root" --exclude=./.git --exclude=./tmp_check --exclude='*.o' --exclude='*.bc' --exclude='*.so' -cf - . |
-		"${as_account[@]}" sh -c 'cd "$1" && mkdir tree tmp socket && tar -C tree -xf -' sh "$work"
+		"${as_account[@]}" env -C "$work" sh -c 'mkdir tree tmp socket && tar -C tree -xf -'
 }
 
 # Ends all processes in the folder, and resets it, except for what the script

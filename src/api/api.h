@@ -10,7 +10,7 @@
 
 #include "fmgr.h"
 
-#include "lease_lock.h"
+#include "base/types.h"
 
 /* Resources, in the order given and sorted. */
 typedef struct Resources

@@ -29,7 +29,7 @@ PG_FUNCTION_INFO_V1(lease_request);
 static Datum
 acquire(LeaseRequest *request, int64 wait)
 {
-	PG_RETURN_BOOL(acquire_any(request, &request->resource, 1, wait, NULL).result == GRANTED);
+	PG_RETURN_BOOL(acquire_any(request, &request->resource, 1, wait, WAIT_INSIDE_TRANSACTION).result == GRANTED);
 }
 
 /*
@@ -107,7 +107,7 @@ lease_acquire_any(PG_FUNCTION_ARGS)
 	request.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
 	request.owner = name_arg(fcinfo, 2, "owner");
 	require_writable("lease_acquire_any()");
-	if (acquire_any(&request, resources.given, resources.number, wait, NULL).result != GRANTED)
+	if (acquire_any(&request, resources.given, resources.number, wait, WAIT_INSIDE_TRANSACTION).result != GRANTED)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(request.resource);
 }
@@ -119,6 +119,21 @@ usecs_to_interval(int64 usecs)
 
 	interval->time = Max(usecs, 0);
 	return IntervalPGetDatum(interval);
+}
+
+/*
+ * The time from the beginning of the call to the grant, or to the refusal. A
+ * client adds it to the time when it sent the request, and must not get a time
+ * after the grant. So what the call did after the grant does not count. The
+ * order of the two clock readings matters: if the process is stopped between
+ * them, the result is too small.
+ */
+static int64
+time_waited(const GrantOutcome *outcome, int64 begun)
+{
+	int64		elapsed = clock_monotonic() - begun;
+
+	return outcome->result == GRANTED ? elapsed - (clock_now() - outcome->granted_at) : elapsed;
 }
 
 static const char *
@@ -170,13 +185,13 @@ lease_request(PG_FUNCTION_ARGS)
 	get_call_result_type(fcinfo, NULL, &desc);
 
 	require_writable("lease_request()");
-	outcome = acquire_any(&request, &request.resource, 1, wait, NULL);
+	outcome = acquire_any(&request, &request.resource, 1, wait, WAIT_INSIDE_TRANSACTION);
 
 	values[0] = BoolGetDatum(outcome.result == GRANTED);
 	values[1] = Int64GetDatum(outcome.token);
 	values[2] = TimestampTzGetDatum(readable_time(clock_wall_time(outcome.expires_at)));
 	isnull[1] = isnull[2] = outcome.result != GRANTED;
-	values[3] = usecs_to_interval(clock_monotonic() - begun);
+	values[3] = usecs_to_interval(time_waited(&outcome, begun));
 	values[4] = PointerGetDatum(outcome.blocked_by);
 	isnull[4] = outcome.blocked_by == NULL || !may_see_owner(outcome.blocked_role);
 	isnull[5] = outcome.result != REFUSED_HELD || outcome.held_until == DT_NOEND;

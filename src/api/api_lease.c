@@ -231,5 +231,10 @@ lease_purge(PG_FUNCTION_ARGS)
 Datum
 lease_session_ended(PG_FUNCTION_ARGS)
 {
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("number of a session must not be null"),
+				 errhint("Give session_number of the lock table.")));
 	PG_RETURN_BOOL(session_state(PG_GETARG_INT64(0)) == SESSION_ENDED);
 }

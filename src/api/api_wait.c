@@ -21,32 +21,10 @@
 #include "base/compat.h"
 #include "base/privileges.h"
 #include "grant/grant.h"
-#include "wait/wait.h"
+#include "wait/waiter.h"
 
 PG_FUNCTION_INFO_V1(lease_wait);
 PG_FUNCTION_INFO_V1(lease_waiters);
-
-/* The role that lease_wait() was called as. */
-static Oid	calling_role;
-
-/*
- * End the transaction, and its snapshot, before the procedure sleeps. The end
- * of the transaction also ends SET LOCAL ROLE. The lease would then go to
- * another role than the one that asked for it, but only if the call had to
- * wait. So that is an error.
- */
-static void
-commit_before_sleep(void)
-{
-	SPI_commit();
-	require_writable("lease_wait()");	/* checked in each transaction of the call */
-	if (GetUserId() != calling_role)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
-				 errmsg("role changed while lease_wait() was waiting"),
-				 errdetail("lease_wait() commits before it waits, which ends SET LOCAL ROLE."),
-				 errhint("Use SET ROLE.")));
-}
 
 /* Acquire a lease, waiting without a transaction. */
 static GrantOutcome
@@ -62,9 +40,8 @@ wait_for_lease(FunctionCallInfo fcinfo, LeaseRequest *request, int64 wait)
 				 errmsg("lease_wait() cannot be called inside a transaction block or a function"),
 				 errhint("Call it on its own, or use lease_acquire() with a wait.")));
 
-	calling_role = GetUserId();
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	outcome = acquire_any(request, &request->resource, 1, wait, commit_before_sleep);
+	outcome = acquire_any(request, &request->resource, 1, wait, WAIT_BETWEEN_TRANSACTIONS);
 	SPI_finish();
 	return outcome;
 }
@@ -108,42 +85,71 @@ mode_name(LeaseMode mode)
 /* A waiter in a list that is in the order of turns. */
 typedef struct ListedWaiter
 {
-	const WaiterInfo *waiter;
-	int			position;		/* among the waiters for the same resource */
-	Obstacles	obstacles;
+	const WaiterCopy *waiter;
+	int			position;		/* among the waiters for the same resource alone */
+	List	   *obstacles;		/* of SlotBlocker */
 } ListedWaiter;
 
 /* Append a waiter to the list. Waiters for the same resource in the same mode have the same obstacles. */
 static List *
-list_waiter(List *listed, LeaseStore *store, const WaiterInfo *waiter)
+list_waiter(List *listed, LeaseStore *store, const WaiterCopy *waiter)
 {
 	ListedWaiter *new = palloc0(sizeof(ListedWaiter));
 	const ListedWaiter *before = NULL;
 	ListCell   *cell;
 
-	foreach(cell, listed)
-		if (((ListedWaiter *) lfirst(cell))->waiter->hash == waiter->hash)
-			before = lfirst(cell);
-
 	new->waiter = waiter;
+	if (waiter->info.nresources > 1)
+		return lappend(listed, new);	/* it is in several lines */
+
+	foreach(cell, listed)
+	{
+		const ListedWaiter *other = lfirst(cell);
+
+		if (other->waiter->info.nresources == 1 && other->waiter->line[0].hash == waiter->line[0].hash)
+			before = other;
+	}
 	new->position = before != NULL ? before->position + 1 : 1;
-	if (before != NULL && before->waiter->mode == waiter->mode)
+	if (before != NULL && before->waiter->info.mode == waiter->info.mode)
 		new->obstacles = before->obstacles;
 	else
-		new->obstacles = find_obstacles(store, waiter);
+		new->obstacles = find_obstacles(store, &waiter->line[0], waiter->info.mode);
 	return lappend(listed, new);
+}
+
+static const Lease *
+first_lease(List *obstacles)
+{
+	ListCell   *cell;
+
+	foreach(cell, obstacles)
+		if (((SlotBlocker *) lfirst(cell))->lease != NULL)
+			return ((SlotBlocker *) lfirst(cell))->lease;
+	return NULL;
+}
+
+static TransactionId
+first_transaction(List *obstacles)
+{
+	ListCell   *cell;
+
+	foreach(cell, obstacles)
+		if (TransactionIdIsValid(((SlotBlocker *) lfirst(cell))->transaction))
+			return ((SlotBlocker *) lfirst(cell))->transaction;
+	return InvalidTransactionId;
 }
 
 static void
 put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 {
-	const WaiterInfo *waiter = listed->waiter;
-	const Lease *lease = listed->obstacles.leases != NIL ? linitial(listed->obstacles.leases) : NULL;
+	const WaiterInfo *waiter = &listed->waiter->info;
+	const Lease *lease = first_lease(listed->obstacles);
+	TransactionId transaction = first_transaction(listed->obstacles);
 	bool		several = waiter->nresources > 1;
 	Datum		values[11];
 	bool		isnull[11] = {false};
 
-	values[0] = PointerGetDatum(cstring_to_text_with_len(waiter->resource, waiter->resource_length));
+	values[0] = PointerGetDatum(cstring_to_text_with_len(waiter->names, several ? 0 : waiter->name_length[0]));
 	isnull[0] = several;
 	values[1] = PointerGetDatum(cstring_to_text_with_len(waiter->owner, waiter->owner_length));
 	isnull[1] = !may_see_owner(waiter->role);
@@ -151,13 +157,12 @@ put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 	values[3] = ObjectIdGetDatum(waiter->role);
 	values[4] = TimestampTzGetDatum(clock_wall_time(waiter->since));
 	values[5] = Int32GetDatum(listed->position);
-	isnull[5] = several;		/* it is in several lines */
+	isnull[5] = several;
 	values[6] = TimestampTzGetDatum(readable_time(clock_wall_time(waiter->deadline)));
 	values[7] = lease == NULL ? (Datum) 0 : PointerGetDatum(lease->owner);
 	isnull[7] = lease == NULL || !may_see_owner(lease->role);
-	isnull[8] = listed->obstacles.transactions == NIL;
-	values[8] = isnull[8] ? (Datum) 0 :
-		TransactionIdGetDatum((TransactionId) linitial_int(listed->obstacles.transactions));
+	values[8] = TransactionIdGetDatum(transaction);
+	isnull[8] = !TransactionIdIsValid(transaction);
 	values[9] = CStringGetTextDatum(mode_name(waiter->mode));
 	values[10] = Int32GetDatum(waiter->permits);
 	isnull[10] = waiter->mode != MODE_PERMIT;

@@ -13,6 +13,7 @@
 
 #include "api/api.h"
 #include "base/compat.h"
+#include "base/printable.h"
 #include "monitor/watches.h"
 
 PG_FUNCTION_INFO_V1(lease_watch);
@@ -43,7 +44,7 @@ channel_arg(FunctionCallInfo fcinfo, int argno)
 		ereport(ERROR,
 				(errcode(channel == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
 				 channel == NULL ? errmsg("channel of a watch must not be null") :
-				 errmsg("channel of a watch is empty or too long: \"%s\"", text_to_cstring(channel)),
+				 errmsg("channel of a watch is empty or too long: \"%s\"", printable(channel)),
 				 errhint("Give the name of a channel, as in LISTEN: 1 to %d bytes.", NAMEDATALEN - 1)));
 	return channel;
 }
@@ -56,7 +57,7 @@ event_by_name(const char *name)
 			return EVENT_BIT(event);
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("event to watch is unknown: \"%s\"", name),
+			 errmsg("event to watch is unknown: \"%s\"", printable_string(name)),
 			 errhint("The events are granted, taken_over, renewed, released, transferred, downgraded, broken, expired and wanted.")));
 }
 
@@ -70,7 +71,11 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 	int			count;
 
 	if (PG_ARGISNULL(argno))
-		return DEFAULT_EVENTS;
+	{
+		for (int event = 0; event < NUM_EVENTS; event++)
+			events |= event_is_default(event) ? EVENT_BIT(event) : 0;
+		return events;
+	}
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), TEXTOID, -1, false, TYPALIGN_INT, &names, &isnull, &count);
 	for (int i = 0; i < count; i++)
 		events |= event_by_name(isnull[i] ? "NULL" : TextDatumGetCString(names[i]));

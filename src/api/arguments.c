@@ -20,8 +20,11 @@
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/names.h"
+#include "base/printable.h"
 #include "base/sessions.h"
 #include "change/quota.h"
+#include "grant/grant.h"
 
 /* Maximum number of names in an array. */
 #define MAX_RESOURCES	10000
@@ -35,7 +38,7 @@ require_writable(const char *function)
 	PreventCommandDuringRecovery(function);
 }
 
-static void
+static pg_noreturn void
 refuse_null(const char *what)
 {
 	ereport(ERROR,
@@ -112,7 +115,7 @@ wait_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 	if (!interval_to_usecs(wait, &usecs) || usecs < 0 || usecs > MAX_TTL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("wait for the lease on \"%s\" is out of range: %s", text_to_cstring(resource),
+				 errmsg("wait for the lease on \"%s\" is out of range: %s", printable(resource),
 						DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(wait)))),
 				 errhint("Give an interval of zero to %d years, or NULL to wait without limit.",
 						 MAX_TTL_YEARS)));
@@ -126,7 +129,7 @@ token_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 	if (PG_ARGISNULL(argno))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("token of the lease on \"%s\" must not be null", text_to_cstring(resource)),
+				 errmsg("token of the lease on \"%s\" must not be null", printable(resource)),
 				 errhint("lease_token() returns null if that owner does not hold the lease.")));
 	return PG_GETARG_INT64(argno);
 }
@@ -141,8 +144,8 @@ permits_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 		ereport(ERROR,
 				(errcode(PG_ARGISNULL(argno) ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
 				 PG_ARGISNULL(argno) ?
-				 errmsg("number of permits for \"%s\" must not be null", text_to_cstring(resource)) :
-				 errmsg("number of permits for \"%s\" is out of range: %d", text_to_cstring(resource), permits),
+				 errmsg("number of permits for \"%s\" must not be null", printable(resource)) :
+				 errmsg("number of permits for \"%s\" is out of range: %d", printable(resource), permits),
 				 errhint("Give the number of owners that may have a permit at a time: 1 to %d.", MAX_SLOT)));
 	return permits;
 }
@@ -151,12 +154,7 @@ permits_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 static int
 compare_names(const void *a, const void *b)
 {
-	const text *x = *(text *const *) a;
-	const text *y = *(text *const *) b;
-	int			common = Min(VARSIZE_ANY_EXHDR(x), VARSIZE_ANY_EXHDR(y));
-	int			order = memcmp(VARDATA_ANY(x), VARDATA_ANY(y), common);
-
-	return order != 0 ? order : (int) VARSIZE_ANY_EXHDR(x) - (int) VARSIZE_ANY_EXHDR(y);
+	return compare_texts(*(text *const *) a, *(text *const *) b);
 }
 
 /* Get an array of resources, each named once, from argument number argno. */
@@ -196,7 +194,7 @@ resources_arg(FunctionCallInfo fcinfo, int argno)
 		if (compare_names(&resources.sorted[i - 1], &resources.sorted[i]) == 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("resource \"%s\" is named twice", text_to_cstring(resources.sorted[i])),
+					 errmsg("resource \"%s\" is named twice", printable(resources.sorted[i])),
 					 errhint("Name each resource once.")));
 	return resources;
 }
@@ -211,8 +209,8 @@ mode_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 		ereport(ERROR,
 				(errcode(mode == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
 				 mode == NULL ?
-				 errmsg("mode of the lease on \"%s\" must not be null", text_to_cstring(request->resource)) :
-				 errmsg("mode of the lease on \"%s\" is unknown: \"%s\"", text_to_cstring(request->resource), mode),
+				 errmsg("mode of the lease on \"%s\" must not be null", printable(request->resource)) :
+				 errmsg("mode of the lease on \"%s\" is unknown: \"%s\"", printable(request->resource), printable_string(mode)),
 				 errhint("The modes are exclusive, shared and permit.")));
 
 	request->mode = mode[0] == 'e' ? MODE_EXCLUSIVE : mode[0] == 's' ? MODE_SHARED : MODE_PERMIT;
@@ -222,7 +220,7 @@ mode_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("number of permits for \"%s\" can be given only with mode permit",
-						text_to_cstring(request->resource)),
+						printable(request->resource)),
 				 errhint("Leave it out, or use mode permit.")));
 	else if (request->mode == MODE_SHARED)
 		request->permits = MAX_SLOT;
@@ -239,7 +237,7 @@ span_arg(FunctionCallInfo fcinfo, int argno, const char *what, int64 max, text *
 	if (!interval_to_usecs(PG_GETARG_INTERVAL_P(argno), &usecs) || usecs < 0 || usecs > max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s of the lease on \"%s\" is out of range: %s", what, text_to_cstring(resource),
+				 errmsg("%s of the lease on \"%s\" is out of range: %s", what, printable(resource),
 						DatumGetCString(DirectFunctionCall1(interval_out, PG_GETARG_DATUM(argno)))),
 				 max < MAX_TTL ?
 				 errhint("Give an interval between zero and the ttl of the lease.") :
@@ -262,8 +260,8 @@ if_own_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 	ereport(ERROR,
 			(errcode(if_own == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
 			 if_own == NULL ?
-			 errmsg("if_own for the lease on \"%s\" must not be null", text_to_cstring(resource)) :
-			 errmsg("if_own for the lease on \"%s\" is unknown: \"%s\"", text_to_cstring(resource), if_own),
+			 errmsg("if_own for the lease on \"%s\" must not be null", printable(resource)) :
+			 errmsg("if_own for the lease on \"%s\" is unknown: \"%s\"", printable(resource), printable_string(if_own)),
 			 errhint("Give refuse, renew or count.")));
 }
 
@@ -277,7 +275,7 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 	if (PG_ARGISNULL(session_argno))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("session for the lease on \"%s\" must not be null", text_to_cstring(request->resource)),
+				 errmsg("session for the lease on \"%s\" must not be null", printable(request->resource)),
 				 errhint("Give true or false.")));
 	request->session = PG_GETARG_BOOL(session_argno);
 	if (request->session)
@@ -295,10 +293,6 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
  * Get the ttl from argument ttl_argno, and the options of a request from the
  * arguments from argno on: mode, permits, if_own, min_hold, lock_delay,
  * payload, session.
- *
- * A lock_delay begins when the lease expires. It is not recorded when a
- * session ended, so a lease that ends with its session cannot have a
- * lock_delay.
  */
 void
 request_options(FunctionCallInfo fcinfo, int ttl_argno, int argno, LeaseRequest *request)
@@ -310,11 +304,7 @@ request_options(FunctionCallInfo fcinfo, int ttl_argno, int argno, LeaseRequest 
 	request->lock_delay = span_arg(fcinfo, argno + 4, "lock_delay", MAX_TTL, request->resource);
 	require_ttl_allowed(request->resource, "lock_delay", request->lock_delay);
 	if (request->session && request->lock_delay > 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("lease on \"%s\" cannot have a lock_delay and end with its session",
-						text_to_cstring(request->resource)),
-				 errhint("Leave out one of them.")));
+		refuse_delay_after_session(request->resource);
 	request->payload = PG_ARGISNULL(argno + 5) ? (Datum) 0 :
 		PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(argno + 5)));
 }

@@ -70,6 +70,11 @@
 	index_beginscan(table, index, snapshot, instrument, nkeys, norderbys)
 #endif
 
+/* 18: a function that does not return is marked before its type. */
+#ifndef pg_noreturn
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
 /* 18: LockAcquireExtended() can log a failure. */
 #include "storage/lock.h"
 #if PG_VERSION_NUM < 180000

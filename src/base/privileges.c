@@ -16,6 +16,7 @@
 #include "utils/builtins.h"
 
 #include "base/compat.h"
+#include "base/printable.h"
 #include "base/privileges.h"
 
 /* Does the current role have the privileges of the role that acquired the lease? */
@@ -57,7 +58,7 @@ refuse_permission(const Lease *lease)
 
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-			 errmsg("permission denied for lease on \"%s\"", text_to_cstring(lease->resource)),
+			 errmsg("permission denied for lease on \"%s\"", printable(lease->resource)),
 			 role ? errdetail("It was acquired by role \"%s\".", role) :
 			 errdetail("It was acquired by a role that was dropped."),
 			 role ? errhint("Act as a role that has the privileges of that role.") :

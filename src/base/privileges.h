@@ -8,12 +8,12 @@
 #ifndef LEASE_LOCK_PRIVILEGES_H
 #define LEASE_LOCK_PRIVILEGES_H
 
-#include "lease_lock.h"
+#include "base/types.h"
 
 extern bool may_act(const Lease *lease);
 extern bool role_sees_owner(Oid viewer, Oid role);
 extern bool may_see_owner(Oid role);
 extern void require_role_privileges(const Lease *lease);
-extern void refuse_permission(const Lease *lease);
+extern pg_noreturn void refuse_permission(const Lease *lease);
 
 #endif							/* LEASE_LOCK_PRIVILEGES_H */

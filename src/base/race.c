@@ -15,22 +15,28 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 
-/* The advisory lock for which a stopped session waits. */
-#define STOP_LOCK	Int64GetDatum(7)
-
 static char *stop_at = NULL;
+static int	stop_lock = 7;
 
 void
 race_init(void)
 {
 	DefineCustomStringVariable("lease_lock.stop_at",
-							   "Name of the race point at which the session waits for advisory lock 7.",
+							   "Name of the race point at which the session waits for an advisory lock.",
 							   "If it is set, to any name, the session waits nowhere else.",
 							   &stop_at,
 							   "",
 							   PGC_USERSET,
 							   0,
 							   NULL, NULL, NULL);
+	DefineCustomIntVariable("lease_lock.stop_lock",
+							"The advisory lock for which a stopped session waits.",
+							NULL,
+							&stop_lock,
+							7, 1, PG_INT32_MAX,
+							PGC_USERSET,
+							0,
+							NULL, NULL, NULL);
 }
 
 static void
@@ -47,8 +53,8 @@ race_point(const char *name)
 		wait_at_random();
 	else if (strcmp(stop_at, name) == 0)
 	{
-		DirectFunctionCall1(pg_advisory_lock_int8, STOP_LOCK);
-		DirectFunctionCall1(pg_advisory_unlock_int8, STOP_LOCK);
+		DirectFunctionCall1(pg_advisory_lock_int8, Int64GetDatum(stop_lock));
+		DirectFunctionCall1(pg_advisory_unlock_int8, Int64GetDatum(stop_lock));
 	}
 }
 

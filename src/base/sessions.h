@@ -8,7 +8,7 @@
 #ifndef LEASE_LOCK_SESSIONS_H
 #define LEASE_LOCK_SESSIONS_H
 
-#include "lease_lock.h"
+#include "base/types.h"
 
 extern void sessions_init(void);	/* at load time */
 

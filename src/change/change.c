@@ -12,13 +12,14 @@
  */
 #include "postgres.h"
 
-#include "base/assertion_cache.h"
 #include "base/compat.h"
 #include "change/change.h"
 #include "change/durability.h"
 #include "monitor/events.h"
+#include "monitor/watches.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
+#include "store/assertion_cache.h"
 #include "wait/wait.h"
 
 /* What a change means to a crash. */
@@ -32,21 +33,21 @@ typedef enum ChangeLoss
 /* What follows a change. */
 static const struct
 {
-	bool		ends_assertions;	/* of this transaction */
 	bool		concerns_waiters;
 	ChangeLoss	loss;
+	LeaseEvent	event;			/* that others are told */
 }			follows[] = {
-	[CHANGE_GRANT] = {true, true, LOSS_SPLITS},
-	[CHANGE_COUNT_UP] = {true, true, LOSS_SPLITS},
-	[CHANGE_RENEW] = {false, true, LOSS_SPLITS},
-	[CHANGE_RESTART] = {false, false, LOSS_SPLITS},
-	[CHANGE_PAYLOAD] = {false, false, LOSS_SPLITS},
-	[CHANGE_TRANSFER] = {true, true, LOSS_SPLITS},
-	[CHANGE_DOWNGRADE] = {true, true, LOSS_SPLITS},
-	[CHANGE_RELEASE] = {true, true, LOSS_KEEPS},
-	[CHANGE_COUNT_DOWN] = {false, false, LOSS_KEEPS},
-	[CHANGE_BREAK] = {true, true, LOSS_HARMLESS},
-	[CHANGE_REPLACE] = {true, false, LOSS_HARMLESS},
+	[CHANGE_GRANT] = {true, LOSS_SPLITS, EVENT_GRANTED},
+	[CHANGE_COUNT_UP] = {true, LOSS_SPLITS, EVENT_GRANTED},
+	[CHANGE_RENEW] = {true, LOSS_SPLITS, EVENT_RENEWED},
+	[CHANGE_RESTART] = {false, LOSS_SPLITS, EVENT_NONE},
+	[CHANGE_PAYLOAD] = {false, LOSS_SPLITS, EVENT_NONE},
+	[CHANGE_TRANSFER] = {true, LOSS_SPLITS, EVENT_TRANSFERRED},
+	[CHANGE_DOWNGRADE] = {true, LOSS_SPLITS, EVENT_DOWNGRADED},
+	[CHANGE_RELEASE] = {true, LOSS_KEEPS, EVENT_RELEASED},
+	[CHANGE_COUNT_DOWN] = {false, LOSS_KEEPS, EVENT_NONE},
+	[CHANGE_BREAK] = {true, LOSS_HARMLESS, EVENT_BROKEN},
+	[CHANGE_REPLACE] = {false, LOSS_HARMLESS, EVENT_NONE},
 };
 
 /*
@@ -65,40 +66,23 @@ room_from(const Lease *new, LeaseChange change)
 static void
 note_change(const Lease *new, LeaseChange change, const Lease *former)
 {
-	switch (change)
-	{
-		case CHANGE_GRANT:
-		case CHANGE_COUNT_UP:
-			note_grant(new, former);
-			break;
-		case CHANGE_RENEW:
-			note_renewal(new);
-			break;
-		case CHANGE_TRANSFER:
-			note_transfer(new, former);
-			break;
-		case CHANGE_DOWNGRADE:
-			note_downgrade(new, former);
-			break;
-		case CHANGE_RELEASE:
-			note_release(former);
-			break;
-		case CHANGE_BREAK:
-			note_break(former);
-			break;
-		case CHANGE_RESTART:
-		case CHANGE_PAYLOAD:
-		case CHANGE_COUNT_DOWN:
-		case CHANGE_REPLACE:
-			break;
-	}
+	LeaseEvent	event = follows[change].event;
+	const Lease *lease = new != NULL && new->owner != NULL ? new : former;
+
+	if (event == EVENT_NONE)
+		return;
+	if (change == CHANGE_GRANT && former != NULL)
+		event = EVENT_TAKEN_OVER;
+	note_event(event, lease, lease == new ? former : NULL);
+	tell_watchers(event, lease);
 }
 
 /*
  * Write a lease, and do all that must follow. old is the row that it is
- * written to; NULL if the lease slot has none. former is the lease that the
- * change ends or follows, if there is one, for those who are told. The caller
- * holds the resource lock, and has looked at the row since.
+ * written to; NULL if the lease slot has none. new is NULL to delete the row.
+ * former is the lease that the change ends or follows, if there is one, for
+ * those who are told. The caller holds the resource lock, and has looked at the
+ * row since.
  *
  * Waiters are noted before the write. If the write fails, its rollback wakes
  * them, which does no harm.
@@ -106,16 +90,17 @@ note_change(const Lease *new, LeaseChange change, const Lease *former)
 void
 change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, LeaseChange change, const Lease *former)
 {
+	forget_assertions();
 	if (follows[change].concerns_waiters)
 		wait_note_change(new->resource, room_from(new, change));
 
 	if (old == NULL)
 		store_insert(store, new);
+	else if (new == NULL)
+		store_delete(store, old);
 	else
 		store_update(store, old, new);
 
-	if (follows[change].ends_assertions)
-		forget_assertions(new);
 	if (follows[change].loss == LOSS_SPLITS)
 		durable_write();
 	else if (follows[change].loss == LOSS_KEEPS)

@@ -30,6 +30,8 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/names.h"
+#include "base/printable.h"
 #include "base/superuser_settings.h"
 #include "change/quota.h"
 #include "rules/rules.h"
@@ -72,7 +74,7 @@ quota_init(void)
 	limit_hidden = define_superuser_settings(define_settings, names, lengthof(names));
 }
 
-static void
+static pg_noreturn void
 refuse_hidden_limit(void)
 {
 	ereport(ERROR,
@@ -89,7 +91,7 @@ refuse_hidden_limit(void)
 char *
 which_lease(const text *resource)
 {
-	return resource == NULL ? "leases" : psprintf("the lease on \"%s\"", text_to_cstring(resource));
+	return resource == NULL ? "leases" : psprintf("the lease on \"%s\"", printable(resource));
 }
 
 /*
@@ -172,7 +174,7 @@ require_lease_allowed(const text *resource, const text *owner, Oid role)
 
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("too many leases for the owner of the lease on \"%s\"", text_to_cstring(resource)),
+			 errmsg("too many leases for the owner of the lease on \"%s\"", printable(resource)),
 			 errdetail("Setting \"lease_lock.max_leases_per_owner\" is %d. "
 					   "Leases of open transactions count, too.", max_leases_per_owner),
 			 errhint("Release another lease of this owner first, or ask a superuser to raise the setting.")));

@@ -7,7 +7,7 @@
 #ifndef LEASE_LOCK_QUOTA_H
 #define LEASE_LOCK_QUOTA_H
 
-#include "lease_lock.h"
+#include "base/types.h"
 
 extern void quota_init(void);
 extern char *which_lease(const text *resource);

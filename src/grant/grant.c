@@ -18,14 +18,25 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
-#include "base/sessions.h"
+#include "base/printable.h"
 #include "base/privileges.h"
+#include "base/sessions.h"
 #include "change/change.h"
 #include "change/quota.h"
 #include "grant/grant.h"
 #include "rules/rules.h"
 #include "store/era.h"
 #include "wait/wait.h"
+
+/* With more rows of a resource, a takeover deletes those that it ends. */
+#define MANY_ROWS	100
+
+/* The wait has ended while another session held the resource lock. */
+static GrantOutcome
+refused_too_late(void)
+{
+	return (GrantOutcome) {.result = REFUSED_HELD, .reason = REASON_OPEN, .open = true, .held_until = DT_NOEND};
+}
 
 static GrantOutcome
 refused_queue(void)
@@ -100,7 +111,11 @@ new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot, int64 last
 	return lease;
 }
 
-/* Write what the decision to grant names: the lease, and tombstones of what it takes over. */
+/*
+ * Write what the decision to grant names: the lease, and tombstones of what it
+ * takes over. If there are many of these, their rows are deleted instead. That
+ * is quicker, and later looks do not have to read them.
+ */
 static GrantOutcome
 write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *rows,
 			const Decision *decision, TimestampTz now)
@@ -116,9 +131,14 @@ write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *row
 		if (&rows->row[i] == decision->target || !takes_over(request, &rows->row[i]))
 			continue;
 		make_tombstone(&ended, now);
-		change_lease(store, &rows->row[i], &ended, CHANGE_REPLACE, NULL);
+		change_lease(store, &rows->row[i], rows->count > MANY_ROWS ? NULL : &ended, CHANGE_REPLACE, NULL);
 	}
-	return (GrantOutcome) {.result = GRANTED, .token = lease.token, .expires_at = lease.expires_at};
+	return (GrantOutcome) {
+		.result = GRANTED,
+		.token = lease.token,
+		.granted_at = now,
+		.expires_at = lease.expires_at
+	};
 }
 
 /* Count one more acquisition of a lease that the owner holds. It must be released once more, too. */
@@ -129,12 +149,25 @@ count_once_more(Lease *lease, const LeaseRequest *request, TimestampTz now)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("lease on \"%s\" was acquired too many times by the same owner",
-						text_to_cstring(request->resource)),
+						printable(request->resource)),
 				 errhint("Release it as many times as it is acquired.")));
 	lease->holds++;
 	lease->expires_at = Max(lease->expires_at, end_of_lease(request, now));
 	if (request->min_hold > 0)
 		lease->hold_until = Max(lease->hold_until, now + request->min_hold);
+}
+
+/*
+ * A lock_delay begins when the lease expires. The end of a session is not
+ * recorded, so a lease that ends with its session cannot have a lock_delay.
+ */
+void
+refuse_delay_after_session(const text *resource)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("lease on \"%s\" cannot have a lock_delay and end with its session", printable(resource)),
+			 errhint("Leave out one of them.")));
 }
 
 /* Change the owner's lease to what the request asks for. What the request leaves out stays. */
@@ -144,6 +177,8 @@ renew_as_requested(Lease *lease, const LeaseRequest *request, TimestampTz now)
 	lease->expires_at = end_of_lease(request, now);
 	if (request->min_hold != NOT_GIVEN)
 		lease->hold_until = request->min_hold == 0 ? DT_NOBEGIN : now + request->min_hold;
+	if (request->lock_delay > 0 && lease->session_number != 0)
+		refuse_delay_after_session(request->resource);
 	if (request->lock_delay != NOT_GIVEN)
 		lease->lock_delay = request->lock_delay;
 }
@@ -166,6 +201,7 @@ write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow 
 		.result = GRANTED,
 		.reason = renews ? REASON_RENEWED : REASON_COUNTED,
 		.token = lease.token,
+		.granted_at = now,
 		.expires_at = lease.expires_at
 	};
 }
@@ -192,23 +228,6 @@ may_reacquire(Decision *decision)
 }
 
 /*
- * Will the lease probably be granted, so that a look without the resource lock
- * can be left out? That is so for a waiter that was called, and if the row that
- * this session wrote last is that of a free exclusive lease.
- */
-static bool
-seems_free(LeaseStore *store, const LeaseRequest *request)
-{
-	LeaseRows	rows;
-
-	if (wait_is_called(request->resource))
-		return true;
-	return request->mode == MODE_EXCLUSIVE &&
-		store_peek(store, request->resource, &rows) &&
-		rows.row->lease.slot == EXCLUSIVE_SLOT && is_free(&rows.row->lease, clock_now());
-}
-
-/*
  * Decide by a look without the resource lock, so that a refusal costs no more
  * than reading. Returns false if the request needs a look under the lock. That
  * is also the case if the rows of several leases were read at different
@@ -220,19 +239,19 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 	LeaseRows	rows;
 	Decision	decision;
 
-	if (!seems_free(store, request))
+	if (!wait_is_called(request->resource))
 	{
 		store_look(store, request->resource, &rows);
 		decision = decide(&rows, request, clock_now());
 		if (decision.verdict == VERDICT_OWN)
 			return false;
-		if (decision.verdict == VERDICT_REFUSE && (rows.count == 1 || rows.same_moment))
+		if (decision.verdict == VERDICT_REFUSE && rows.same_moment)
 		{
 			*outcome = refused(request, &decision);
 			return true;
 		}
 	}
-	if (wait_is_my_turn(request->resource))
+	if (wait_take_turn(request->resource))
 		return false;
 	*outcome = refused_queue();
 	return true;
@@ -271,7 +290,8 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 
 	store_prepare_token(store);
 
-	lock_resource(request->resource);
+	if (!wait_lock_resource(request->resource))
+		return refused_too_late();
 	now = clock_now();
 	store_look(store, request->resource, &rows);
 	decision = decide(&rows, request, now);

@@ -12,10 +12,18 @@
 
 /* grant.c: one try */
 extern GrantOutcome try_grant(LeaseStore *store, const LeaseRequest *request);
+extern pg_noreturn void refuse_delay_after_session(const text *resource);
+
+/* Where a session waits: inside its transaction, or after it has committed that. */
+typedef enum WaitPlace
+{
+	WAIT_INSIDE_TRANSACTION,
+	WAIT_BETWEEN_TRANSACTIONS
+} WaitPlace;
 
 /* request.c: waiting for leases, one or several */
 extern GrantOutcome acquire_any(LeaseRequest *request, text **resources, int nresources,
-								int64 wait, void (*before_sleep) (void));
+								int64 wait, WaitPlace place);
 extern bool acquire_all(LeaseRequest *request, text **resources, int nresources, int64 wait);
 
 #endif							/* LEASE_LOCK_GRANT_H */

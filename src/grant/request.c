@@ -13,8 +13,10 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "tcop/pquery.h"
+#include "tcop/utility.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -23,9 +25,9 @@
 #include "base/subxact.h"
 #include "change/change.h"
 #include "grant/grant.h"
-#include "purge/purge.h"
 #include "monitor/stats.h"
 #include "monitor/watches.h"
+#include "purge/purge.h"
 #include "rules/rules.h"
 #include "wait/wait.h"
 
@@ -48,6 +50,7 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 		do
 			outcome = try_grant(store, request);
 		while (outcome.result == REFUSED_OPEN && purge_is_brief(outcome.transaction, &patience));
+		wait_note_refusal(i, &outcome);
 		held_until = Min(held_until, outcome.held_until);
 		open |= outcome.open || outcome.result == REFUSED_OPEN;
 	}
@@ -59,10 +62,31 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 	return outcome;
 }
 
+/*
+ * End the transaction, and its snapshot, before the session sleeps. The end of
+ * the transaction also ends SET LOCAL ROLE. The lease would then go to another
+ * role than the one that asked for it, but only if the call had to wait. So
+ * that is an error.
+ */
+static void
+commit_before_sleep(Oid role)
+{
+	SPI_commit();
+	PreventCommandIfReadOnly("lease_wait()");	/* each transaction of the call */
+	PreventCommandDuringRecovery("lease_wait()");
+	if (GetUserId() != role)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
+				 errmsg("role changed while lease_wait() was waiting"),
+				 errdetail("lease_wait() commits before it waits, which ends SET LOCAL ROLE."),
+				 errhint("Use SET ROLE.")));
+}
+
 /* Wait until one of the leases can be granted. */
 static GrantOutcome
-wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait, void (*before_sleep) (void))
+wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait, WaitPlace place)
 {
+	Oid			role = GetUserId();
 	MemoryContext caller_context = CurrentMemoryContext;
 	MemoryContext look_context;
 	GrantOutcome outcome;
@@ -71,16 +95,19 @@ wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait
 	look_context = AllocSetContextCreate(caller_context, "lease wait", ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(look_context);
 
-	announce_wanted(request, resources, nresources, before_sleep != NULL);
-	wait_begin(resources, nresources, request, wait, before_sleep);
+	announce_wanted(request, resources, nresources, place == WAIT_BETWEEN_TRANSACTIONS);
+	wait_begin(resources, nresources, request, wait);
 	PG_TRY();
 	{
-		do
+		while ((outcome = try_any(request, resources, nresources)).result != GRANTED && wait_may_go_on(&outcome))
 		{
+			if (place == WAIT_BETWEEN_TRANSACTIONS)
+				commit_before_sleep(role);
+			wait_sleep(&outcome);
+			EnsurePortalSnapshotExists();	/* the commit dropped it */
+			wait_look_again();
 			MemoryContextReset(look_context);
-			EnsurePortalSnapshotExists();	/* before_sleep() may have dropped it */
-			outcome = try_any(request, resources, nresources);
-		} while (outcome.result != GRANTED && wait_for(&outcome));
+		}
 	}
 	PG_CATCH();
 	{
@@ -104,11 +131,10 @@ wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait
 /*
  * Grant the first lease that becomes free, and store its resource in the
  * request. Waits for at most the given number of microseconds, or without
- * limit if that is negative. Calls before_sleep, if given, each time before it
- * waits.
+ * limit if that is negative.
  */
 GrantOutcome
-acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait, void (*before_sleep) (void))
+acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait, WaitPlace place)
 {
 	GrantOutcome outcome;
 
@@ -124,7 +150,7 @@ acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait,
 		stats_count(STATS_REFUSED);
 		return outcome;
 	}
-	return wait_in_turn(request, resources, nresources, wait, before_sleep);
+	return wait_in_turn(request, resources, nresources, wait, place);
 }
 
 /* Several leases that are granted together. */
@@ -171,7 +197,7 @@ take_all(void *arg)
 	{
 		int64		wait = all->wait > 0 ? Max(deadline - clock_monotonic(), 0) : all->wait;
 
-		GrantOutcome outcome = acquire_any(all->request, &all->resources[i], 1, wait, NULL);
+		GrantOutcome outcome = acquire_any(all->request, &all->resources[i], 1, wait, WAIT_INSIDE_TRANSACTION);
 
 		if (outcome.result != GRANTED)
 			return false;
@@ -204,7 +230,7 @@ one_is_taken(LeaseRequest *request, text **resources, int nresources)
 
 		store_look(store, resources[i], &rows);
 		decision = decide(&rows, request, clock_now());
-		taken = decision.verdict == VERDICT_REFUSE && (rows.count == 1 || rows.same_moment) &&
+		taken = decision.verdict == VERDICT_REFUSE && rows.same_moment &&
 			!purge_has(decision.transaction);
 	}
 	store_close(store);

@@ -29,10 +29,9 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
-#include "base/assertion_cache.h"
-#include "lease/lease.h"
 #include "guard/guard.h"
 #include "guard/template.h"
+#include "lease/lease.h"
 
 PG_FUNCTION_INFO_V1(lease_guard);
 
@@ -42,9 +41,6 @@ typedef struct Guard
 	Template   *template;
 	bool		exclusive;		/* shared leases and permits do not suffice */
 	StringInfoData name;
-	uint64		losses;			/* assertions_lost() when the remembered row passed */
-	uint64		settings;		/* settings at that time */
-	Oid			role;			/* role at that time */
 	Oid			shown_to[2];	/* current role and role of the session, when hides_name was set */
 	bool		hides_name;		/* whether errors must not show the name */
 } Guard;
@@ -62,7 +58,6 @@ static char *token_setting;
 static const OwnerSetting *session_owner = NULL;
 static bool defining = true;	/* values set earlier have no known role */
 static const int64 *session_token = NULL;
-static uint64 settings = 0;		/* counts changes of the settings */
 
 static bool
 check_owner(char **newval, void **extra, GucSource source)
@@ -92,7 +87,6 @@ static void
 assign_owner(const char *newval, void *extra)
 {
 	session_owner = extra;
-	settings++;
 }
 
 static bool
@@ -125,7 +119,6 @@ static void
 assign_token(const char *newval, void *extra)
 {
 	session_token = extra;
-	settings++;
 }
 
 void
@@ -192,7 +185,7 @@ get_guard(FunctionCallInfo fcinfo)
 	check_trigger(fcinfo);
 	context = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 	guard = palloc0(sizeof(Guard));
-	guard->template = template_of_trigger(call->tg_trigger, call->tg_relation);
+	guard->template = template_for_table(call->tg_trigger->tgargs[0], call->tg_relation);
 	guard->exclusive = call->tg_trigger->tgnargs == 2;
 	initStringInfo(&guard->name);
 	MemoryContextSwitchTo(context);
@@ -279,26 +272,6 @@ assert_for_row(Guard *guard, Relation table, const text *resource)
 	assert_lease(resource, &claim, &asserter);
 }
 
-/*
- * Has a row with the same values passed in this statement, with no relevant
- * change since?
- */
-static bool
-is_covered(const Guard *guard, TupleTableSlot *row)
-{
-	return template_is_remembered(guard->template, row) &&
-		guard->losses == assertions_lost() && guard->settings == settings && guard->role == GetUserId();
-}
-
-static void
-remember_covered(Guard *guard, TupleTableSlot *row)
-{
-	template_remember(guard->template, row);
-	guard->losses = assertions_lost();
-	guard->settings = settings;
-	guard->role = GetUserId();
-}
-
 /* Assert the leases of a row, before and after the change. */
 static void
 guard_row(Guard *guard, const TriggerData *call)
@@ -306,11 +279,7 @@ guard_row(Guard *guard, const TriggerData *call)
 	TupleTableSlot *row = call->tg_trigslot;
 	TupleTableSlot *new_row = TRIGGER_FIRED_BY_UPDATE(call->tg_event) ? call->tg_newslot : NULL;
 
-	if (!is_covered(guard, row))
-	{
-		assert_for_row(guard, call->tg_relation, template_fill(guard->template, row, &guard->name));
-		remember_covered(guard, row);
-	}
+	assert_for_row(guard, call->tg_relation, template_fill(guard->template, row, &guard->name));
 	if (new_row != NULL && !template_unchanged(guard->template, row, new_row))
 		assert_for_row(guard, call->tg_relation, template_fill(guard->template, new_row, &guard->name));
 }

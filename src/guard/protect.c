@@ -36,7 +36,8 @@
 #include "utils/varlena.h"
 
 #include "base/compat.h"
-#include "lease_lock.h"
+#include "base/printable.h"
+#include "base/types.h"
 #include "guard/template.h"
 
 PG_FUNCTION_INFO_V1(lease_protect);
@@ -81,7 +82,7 @@ parse_operations(const text *list)
 	if (!valid || operations == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("operations to protect a table against are not valid: \"%s\"", text_to_cstring(list)),
+				 errmsg("operations to protect a table against are not valid: \"%s\"", printable(list)),
 				 errhint("%s", OPERATIONS_HINT)));
 	return operations;
 }

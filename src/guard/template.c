@@ -12,10 +12,6 @@
  * and times as in ISO 8601 and in UTC. Types whose text depends on settings
  * are refused.
  *
- * A session parses a template once and keeps the result until the table
- * changes. Parsing in each statement would be slow for statements with few
- * rows.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -24,17 +20,14 @@
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/datetime.h"
-#include "utils/fmgroids.h"
-#include "utils/hsearch.h"
-#include "utils/inval.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/numeric.h"
 #include "utils/rel.h"
 
 #include "base/compat.h"
-#include "lease_lock.h"
+#include "base/printable.h"
+#include "base/types.h"
 #include "guard/template.h"
 #include "guard/visible.h"
 
@@ -47,35 +40,22 @@ typedef struct TemplatePart
 	Oid			type;			/* of the column; ANYENUMOID for any enum */
 	bool		byval;
 	int16		typlen;
-	Datum		last;			/* value of the row that is remembered */
 } TemplatePart;
 
 struct Template
 {
 	const char *text;
 	Relation	table;
-	bool		remembers;		/* a row, by its values */
 	int			nparts;
 	TemplatePart parts[FLEXIBLE_ARRAY_MEMBER];
 };
 
-/* The parsed template of a trigger, with its own copy of the text and no open table. */
-typedef struct ParsedTemplate
-{
-	Oid			trigger;		/* hash key */
-	Oid			table;
-	Template   *template;
-} ParsedTemplate;
-
-static HTAB *parsed_templates = NULL;
-static MemoryContext parsed_context = NULL;
-
-static void
+static pg_noreturn void
 refuse_syntax(const char *text, const char *problem)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("lease template \"%s\" is not valid: %s", text, problem),
+			 errmsg("lease template \"%s\" is not valid: %s", printable_string(text), problem),
 			 errhint("%s", TEMPLATE_HINT)));
 }
 
@@ -112,57 +92,36 @@ append_value(StringInfo buffer, Datum value, Oid type)
 {
 	static const int utc = 0;
 	char		digits[MAXDATELEN + 1];
+	Oid			output;
+	bool		is_varlena;
+	text	   *string;
 
 	switch (type)
 	{
-		case INT2OID:
-			pg_itoa(DatumGetInt16(value), digits);
-			appendStringInfoString(buffer, digits);
+		case TEXTOID:
+		case VARCHAROID:
+			string = DatumGetTextPP(value);
+			appendBinaryStringInfo(buffer, VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string));
 			break;
-		case INT4OID:
-			pg_ltoa(DatumGetInt32(value), digits);
-			appendStringInfoString(buffer, digits);
-			break;
-		case INT8OID:
-			pg_lltoa(DatumGetInt64(value), digits);
-			appendStringInfoString(buffer, digits);
-			break;
-		case OIDOID:
-			appendStringInfo(buffer, "%u", DatumGetObjectId(value));
+		case BPCHAROID:
+			string = DatumGetTextPP(value);
+			appendBinaryStringInfo(buffer, VARDATA_ANY(string),
+								   bpchartruelen(VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string)));
 			break;
 		case NUMERICOID:
 			appendStringInfoString(buffer, numeric_normalize(DatumGetNumeric(value)));
 			break;
-		case TEXTOID:
-		case VARCHAROID:
-			{
-				text	   *string = DatumGetTextPP(value);
-
-				appendBinaryStringInfo(buffer, VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string));
-			}
-			break;
-		case BPCHAROID:
-			{
-				BpChar	   *string = DatumGetBpCharPP(value);
-
-				appendBinaryStringInfo(buffer, VARDATA_ANY(string),
-									   bpchartruelen(VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string)));
-			}
-			break;
-		case NAMEOID:
-			appendStringInfoString(buffer, NameStr(*DatumGetName(value)));
-			break;
 		case BOOLOID:
 			appendStringInfoString(buffer, DatumGetBool(value) ? "true" : "false");
 			break;
-		case UUIDOID:
-			appendStringInfoString(buffer, OidOutputFunctionCall(F_UUID_OUT, value));
-			break;
-		case ANYENUMOID:
-			appendStringInfoString(buffer, OidOutputFunctionCall(F_ENUM_OUT, value));
+		case DATEOID:
+		case TIMESTAMPOID:
+		case TIMESTAMPTZOID:
+			appendStringInfoString(buffer, JsonEncodeDateTime(digits, value, type, &utc));
 			break;
 		default:
-			appendStringInfoString(buffer, JsonEncodeDateTime(digits, value, type, &utc));
+			getTypeOutputInfo(type, &output, &is_varlena);
+			appendStringInfoString(buffer, OidOutputFunctionCall(output, value));
 	}
 }
 
@@ -178,20 +137,20 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_COLUMN),
 				 errmsg("column \"%s\" of lease template \"%s\" does not exist in table \"%s\"",
-						name, text, RelationGetRelationName(table)),
+						printable_string(name), printable_string(text), RelationGetRelationName(table)),
 				 errhint("Write the column's name as it is stored, without quotes. "
 						 "After a column was renamed, call lease_unprotect() and lease_protect().")));
 	if (number < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_COLUMN_REFERENCE),
-				 errmsg("column \"%s\" of lease template \"%s\" is a system column", name, text),
+				 errmsg("column \"%s\" of lease template \"%s\" is a system column", name, printable_string(text)),
 				 errhint("Use columns that identify the row.")));
 
 	column = TupleDescAttr(desc, number - 1);
 	if (column->attgenerated != '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_COLUMN_REFERENCE),
-				 errmsg("column \"%s\" of lease template \"%s\" is a generated column", name, text),
+				 errmsg("column \"%s\" of lease template \"%s\" is a generated column", name, printable_string(text)),
 				 errdetail("Its value is computed after the trigger has checked the lease."),
 				 errhint("Use the columns that it is computed from.")));
 
@@ -203,15 +162,9 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" of lease template \"%s\" has type %s, which cannot name a resource",
-						name, text, format_type_be(column->atttypid)),
+						name, printable_string(text), format_type_be(column->atttypid)),
 				 errdetail("Its text could depend on settings of the session."),
 				 errhint("Use columns of an integer, text, uuid, numeric, boolean, date, timestamp or enum type.")));
-}
-
-static Size
-template_size(int nparts)
-{
-	return offsetof(Template, parts) + nparts * sizeof(TemplatePart);
 }
 
 /*
@@ -222,7 +175,7 @@ Template *
 template_for_table(const char *text, Relation table)
 {
 	/* Every part but the last has two braces. */
-	Template   *template = palloc0(template_size(strlen(text) / 2 + 1));
+	Template   *template = palloc0(offsetof(Template, parts) + (strlen(text) / 2 + 1) * sizeof(TemplatePart));
 	TemplatePart *part = template->parts;
 
 	if (text[0] == '\0')
@@ -264,98 +217,6 @@ template_for_table(const char *text, Relation table)
 	}
 
 	template->nparts = part + 1 - template->parts;
-	return template;
-}
-
-/* Relcache callback: forget the templates of a table, or all of them. */
-static void
-forget_templates(Datum arg, Oid relid)
-{
-	HASH_SEQ_STATUS scan;
-	ParsedTemplate *entry;
-
-	if (parsed_templates == NULL)
-		return;
-
-	hash_seq_init(&scan, parsed_templates);
-	while ((entry = hash_seq_search(&scan)) != NULL)
-	{
-		if (relid != InvalidOid && relid != entry->table)
-			continue;
-		pfree(entry->template);
-		hash_search(parsed_templates, &entry->trigger, HASH_REMOVE, NULL);
-	}
-}
-
-void
-template_init(void)
-{
-	CacheRegisterRelcacheCallback(forget_templates, (Datum) 0);
-}
-
-/* Keep a template for later statements. */
-static void
-keep_template(Oid trigger, const Template *template)
-{
-	Size		size = template_size(template->nparts);
-	Size		length = strlen(template->text) + 1;
-	Template   *copy;
-	ParsedTemplate *entry;
-	bool		found;
-
-	if (parsed_templates == NULL)
-	{
-		HASHCTL		control = {.keysize = sizeof(Oid), .entrysize = sizeof(ParsedTemplate)};
-
-		if (parsed_context == NULL)
-			parsed_context = AllocSetContextCreate(CacheMemoryContext, "lease_lock templates", ALLOCSET_SMALL_SIZES);
-		control.hcxt = parsed_context;
-		parsed_templates = hash_create("lease_lock templates", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	}
-
-	copy = MemoryContextAlloc(parsed_context, size + length);
-	memcpy(copy, template, size);
-	copy->text = memcpy((char *) copy + size, template->text, length);
-	copy->table = NULL;
-
-	entry = hash_search(parsed_templates, &trigger, HASH_ENTER, &found);
-	if (found)
-		pfree(entry->template);
-	entry->table = RelationGetRelid(template->table);
-	entry->template = copy;
-}
-
-/*
- * Get the template that is the argument of a trigger, in the current memory
- * context. The result is a copy, since the cached template may be forgotten at
- * any time.
- *
- * A statement uses the triggers as they were when it began. If the trigger was
- * replaced since, the cached template belongs to another text, and its offsets
- * do not fit. The columns are the same, since a table that a statement writes
- * to cannot be altered.
- */
-Template *
-template_of_trigger(const Trigger *trigger, Relation table)
-{
-	const char *text = trigger->tgargs[0];
-	ParsedTemplate *entry = NULL;
-	Template   *template;
-	Size		size;
-
-	if (parsed_templates != NULL)
-		entry = hash_search(parsed_templates, &trigger->tgoid, HASH_FIND, NULL);
-	if (entry == NULL || strcmp(entry->template->text, text) != 0)
-	{
-		template = template_for_table(text, table);
-		keep_template(trigger->tgoid, template);
-		return template;
-	}
-
-	size = template_size(entry->template->nparts);
-	template = memcpy(palloc(size), entry->template, size);
-	template->text = text;
-	template->table = table;
 	return template;
 }
 
@@ -438,47 +299,6 @@ template_unchanged(const Template *template, TupleTableSlot *old_row, TupleTable
 		new_value = slot_getattr(new_row, part->column, &new_isnull);
 		if (old_isnull || new_isnull ||
 			!datum_image_eq(old_value, new_value, part->byval, part->typlen))
-			return false;
-	}
-	return true;
-}
-
-/*
- * Remember the values of a row, so that a row with the same name is recognized
- * without building the name. Works only if all columns are passed by value.
- */
-void
-template_remember(Template *template, TupleTableSlot *row)
-{
-	template->remembers = false;
-	for (int i = 0; i < template->nparts; i++)
-	{
-		TemplatePart *part = &template->parts[i];
-		bool		isnull;
-
-		if (part->column == 0)
-			continue;
-		if (!part->byval)
-			return;
-		part->last = slot_getattr(row, part->column, &isnull);
-	}
-	template->remembers = true;
-}
-
-/* Does the row have the remembered values? */
-bool
-template_is_remembered(const Template *template, TupleTableSlot *row)
-{
-	if (!template->remembers)
-		return false;
-
-	for (int i = 0; i < template->nparts; i++)
-	{
-		const TemplatePart *part = &template->parts[i];
-		bool		isnull;
-
-		if (part->column != 0 &&
-			(slot_getattr(row, part->column, &isnull) != part->last || isnull))
 			return false;
 	}
 	return true;

@@ -11,20 +11,15 @@
 #include "executor/tuptable.h"
 #include "lib/stringinfo.h"
 #include "utils/relcache.h"
-#include "utils/reltrigger.h"
 
 #define TEMPLATE_HINT \
 	"Name the resource like 'workitem:{id}', with names of columns in braces; {{ and }} stand for braces."
 
 typedef struct Template Template;
 
-extern void template_init(void);
 extern Template *template_for_table(const char *text, Relation table);
-extern Template *template_of_trigger(const Trigger *trigger, Relation table);
 extern text *template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer);
 extern bool template_is_visible(const Template *template);
 extern bool template_unchanged(const Template *template, TupleTableSlot *old_row, TupleTableSlot *new_row);
-extern void template_remember(Template *template, TupleTableSlot *row);
-extern bool template_is_remembered(const Template *template, TupleTableSlot *row);
 
 #endif							/* LEASE_LOCK_TEMPLATE_H */

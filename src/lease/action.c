@@ -19,24 +19,8 @@
 #include "lease/lease.h"
 
 /*
- * Read the rows that are needed to find the lease that the claim means. If the
- * row that this session wrote last is a held lease that the claim means, no
- * other row can matter, unless the lease gets a new token.
- */
-static ClaimedLease
-look_for_claimed(LeaseAction *action)
-{
-	if (action->gives_token || !store_peek(action->store, action->resource, &action->rows) ||
-		find_held(&action->rows, &action->claim, action->now) == NULL)
-		store_look(action->store, action->resource, &action->rows);
-	return find_claimed(&action->rows, &action->claim, action->kind, action->now);
-}
-
-/*
- * Find the lease that the claim means. If there is one, this locks the
- * resource and reads the rows under the lock. The other rows of the resource
- * may be missing, unless the lease gets a new token. The caller must call
- * end_action().
+ * Find the lease that the claim means. If there is one, the resource is locked,
+ * and the rows were read under the lock. The caller must call end_action().
  */
 void
 begin_action(LeaseAction *action)
@@ -52,7 +36,8 @@ begin_action(LeaseAction *action)
 
 		lock_resource(action->resource);
 		action->now = clock_now();
-		claimed = look_for_claimed(action);
+		store_look(action->store, action->resource, &action->rows);
+		claimed = find_claimed(&action->rows, &action->claim, action->kind, action->now);
 		action->row = claimed.row;
 		if (claimed.row != NULL)
 			require_role_privileges(&claimed.row->lease);
@@ -64,7 +49,7 @@ begin_action(LeaseAction *action)
 			break;
 		store_wait_for(claimed.transaction);
 	}
-	action->held = action->row != NULL && is_held(&action->row->lease, action->now);
+	action->held = claimed.holds;
 }
 
 void

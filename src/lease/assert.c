@@ -17,12 +17,12 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 
-#include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/printable.h"
 #include "base/privileges.h"
 #include "lease/lease.h"
-#include "monitor/printable.h"
+#include "store/assertion_cache.h"
 
 /*
  * Describe the holder of the claimed lease, as far as the caller may see it.
@@ -74,7 +74,7 @@ asserted_name(const text *resource, const Asserter *asserter)
 {
 	if (asserter->row_of != NULL)
 		return psprintf("a row of table \"%s\"", asserter->row_of);
-	return psprintf("\"%s\"", text_to_cstring(resource));
+	return psprintf("\"%s\"", printable(resource));
 }
 
 /*
@@ -82,7 +82,7 @@ asserted_name(const text *resource, const Asserter *asserter)
  * describe its lease either, because a time or token would identify it in
  * lease_status.
  */
-static void
+static pg_noreturn void
 refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim, TimestampTz now,
 				 const Asserter *asserter)
 {
@@ -94,9 +94,9 @@ refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim
 			 claim->owner == NULL ?
 			 errmsg("lease on %s with token " INT64_FORMAT " is not held", name, *claim->token) :
 			 claim->token == NULL ?
-			 errmsg("lease on %s is not held by owner \"%s\"", name, text_to_cstring(claim->owner)) :
+			 errmsg("lease on %s is not held by owner \"%s\"", name, printable(claim->owner)) :
 			 errmsg("lease on %s is not held by owner \"%s\" with token " INT64_FORMAT,
-					name, text_to_cstring(claim->owner), *claim->token),
+					name, printable(claim->owner), *claim->token),
 			 asserter->row_of != NULL ? 0 :
 			 errdetail_internal("%s", culprit ? describe_holder(&culprit->lease, claim, now) : "Nobody holds it."),
 			 errhint("Acquire the lease and repeat the work from the start, "
@@ -142,16 +142,14 @@ try_assert(LeaseStore *store, const text *resource, const Claim *claim, const As
 	store_look(store, resource, &rows);
 	now = clock_now();
 	claimed = find_claimed(&rows, claim, ACTION_RELY, now);
-	if (claimed.row == NULL || !is_held(&claimed.row->lease, now))
-	{
+	if (!claimed.holds)
 		refuse_assertion(&rows, resource, claim, now, asserter);
-		pg_unreachable();
-	}
 	require_reliance(&claimed.row->lease, asserter);
 	if (!TransactionIdIsValid(claimed.transaction) && store_lock_weakly(store, claimed.row))
 	{
-		if (!is_held(&claimed.row->lease, clock_now()))
-			refuse_assertion(&rows, resource, claim, clock_now(), asserter);
+		now = clock_now();
+		if (!claimed.row->locked_here && !is_held(&claimed.row->lease, now))
+			refuse_assertion(&rows, resource, claim, now, asserter);
 		*token = claimed.row->lease.token;
 		remember_assertion(&claimed.row->lease);
 	}
@@ -208,14 +206,8 @@ held_token(const text *resource, const text *owner, int64 *token)
 	LeaseRows	rows;
 	const LeaseRow *row;
 
-	/* Without the resource lock, a look can miss a row whose change is committed during the look. */
-	do
-	{
-		CHECK_FOR_INTERRUPTS();
-		store_look(store, resource, &rows);
-		row = find_held(&rows, &claim, clock_now());
-	} while (row == NULL && !rows.same_moment);
-
+	store_look_committed(store, resource, &rows);
+	row = find_held(&rows, &claim, clock_now());
 	if (row != NULL)
 		*token = row->lease.token;
 	store_close(store);

@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "lease/lease.h"
 #include "wait/wait.h"
+#include "wait/waiter.h"
 
 static object_access_hook_type next_hook = NULL;
 

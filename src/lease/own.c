@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "base/compat.h"
+#include "base/names.h"
 #include "base/privileges.h"
 #include "lease/lease.h"
 
@@ -22,11 +23,7 @@ is_own(const Lease *lease, const void *owner)
 static int
 compare_resources(const ListCell *a, const ListCell *b)
 {
-	const text *x = ((const OwnLease *) lfirst(a))->resource;
-	const text *y = ((const OwnLease *) lfirst(b))->resource;
-	int			order = memcmp(VARDATA_ANY(x), VARDATA_ANY(y), Min(VARSIZE_ANY_EXHDR(x), VARSIZE_ANY_EXHDR(y)));
-
-	return order != 0 ? order : (int) VARSIZE_ANY_EXHDR(x) - (int) VARSIZE_ANY_EXHDR(y);
+	return compare_texts(((const OwnLease *) lfirst(a))->resource, ((const OwnLease *) lfirst(b))->resource);
 }
 
 /*

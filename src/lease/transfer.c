@@ -11,6 +11,8 @@
 #include "utils/builtins.h"
 
 #include "base/compat.h"
+#include "base/names.h"
+#include "base/printable.h"
 #include "change/change.h"
 #include "change/quota.h"
 #include "lease/lease.h"
@@ -26,7 +28,7 @@ require_no_other_lease(const LeaseRows *rows, const text *owner, TimestampTz now
 		if (is_owner(&row->lease, owner) && (is_open(row) || is_held(&row->lease, now)))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_IN_USE),
-					 errmsg("new owner already has a lease on \"%s\"", text_to_cstring(row->lease.resource)),
+					 errmsg("new owner already has a lease on \"%s\"", printable(row->lease.resource)),
 					 errhint("An owner has at most one lease on a resource.")));
 	}
 }
@@ -38,7 +40,7 @@ require_no_session(const Lease *lease)
 	if (lease->session_pid != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("lease on \"%s\" cannot be transferred", text_to_cstring(lease->resource)),
+				 errmsg("lease on \"%s\" cannot be transferred", printable(lease->resource)),
 				 errdetail("It ends with the session that acquired it."),
 				 errhint("Release it, or acquire it without session => true.")));
 }

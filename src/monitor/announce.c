@@ -3,12 +3,19 @@
  * Notices that a session begins to wait for a lease.
  *
  * NOTIFY sends at commit. A waiter commits only after its wait, when it is too
- * late to ask the holder to give way. So a separate background worker sends
- * the notices of a wait. They are in a segment of dynamic shared memory, which
- * the waiter keeps until its wait ends. A worker that starts too late finds no
- * segment, and sends nothing.
+ * late to ask the holder to give way. So a background worker, the announcer,
+ * sends the notices of waits. They are in a segment of dynamic shared memory,
+ * which the waiter keeps until its wait ends. The handle of the segment is in
+ * the waiter's place in the shared area. An announcer that comes too late finds
+ * no segment, and sends nothing.
  *
- * lease_wait() commits before it sleeps, and needs no worker.
+ * The server has at most one announcer, however many sessions wait. It serves
+ * one database, stays for a moment after its last notice, and starts another
+ * one if sessions of another database have notices to send. While it works, it
+ * moves the time ahead until which it counts as running. So if it dies, the
+ * next waiter after that time starts another one.
+ *
+ * lease_wait() commits before it sleeps, and needs no announcer.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,14 +25,36 @@
 #include "commands/async.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "postmaster/bgworker.h"
+#include "port/atomics.h"
 #include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
-#include "utils/snapmgr.h"
 
+#include "base/background.h"
+#include "base/clock.h"
 #include "base/compat.h"
+#include "base/shared_memory.h"
 #include "monitor/watches.h"
+
+/* How long an announcer may take to start, and how long it stays without work, in microseconds. */
+#define LONGEST_START	(10 * USECS_PER_SEC)
+#define LINGER			USECS_PER_SEC
+
+typedef struct Announcements
+{
+	pg_atomic_uint64 runs_until;	/* the announcer, monotonic clock; 0: there is none */
+	pg_atomic_uint32 announcer; /* PGPROC number */
+	int			nplaces;
+	pg_atomic_uint64 places[FLEXIBLE_ARRAY_MEMBER]; /* indexed by PGPROC number; 0: nothing to send */
+} Announcements;
+
+/* The content of a place. */
+#define PLACE_OF(database, segment)	((uint64) (database) << 32 | (segment))
+#define DATABASE_OF(place)			((Oid) ((place) >> 32))
+#define SEGMENT_OF(place)			((dsm_handle) (place))
 
 /* Data for the worker: channel and payload alternate, each with a terminating zero. */
 typedef struct Announcement
@@ -34,9 +63,38 @@ typedef struct Announcement
 	char		texts[FLEXIBLE_ARRAY_MEMBER];
 } Announcement;
 
+static Announcements *announcements = NULL;
 static dsm_segment *announcement = NULL;
 
 PGDLLEXPORT void lease_announce_main(Datum arg);
+
+static Size
+announcements_size(void)
+{
+	return add_size(offsetof(Announcements, places), mul_size(MaxBackends, sizeof(pg_atomic_uint64)));
+}
+
+static void
+create_announcements(void *memory, int tranche)
+{
+	Announcements *created = memory;
+
+	pg_atomic_init_u64(&created->runs_until, 0);
+	pg_atomic_init_u32(&created->announcer, 0);
+	created->nplaces = MaxBackends;
+	for (int i = 0; i < created->nplaces; i++)
+		pg_atomic_init_u64(&created->places[i], 0);
+}
+
+static const SharedPart announcements_part = {
+	"lease_lock announcements 1", announcements_size, create_announcements, (void **) &announcements
+};
+
+void
+announce_init(void)
+{
+	add_shared_part(&announcements_part);
+}
 
 static Size
 size_of(List *notices)
@@ -77,28 +135,45 @@ fill(Announcement *announced, List *notices)
 	}
 }
 
-/* Start a worker that sends the notices. Without a free worker slot no notice is sent. */
+/*
+ * Start an announcer for this database, unless one is running. Without a free
+ * worker slot no notice is sent.
+ */
 static void
-start_worker(List *notices)
+start_announcer(Oid database)
 {
-	BackgroundWorker worker = {0};
+	uint64		now = clock_monotonic();
+	uint64		runs_until = pg_atomic_read_u64(&announcements->runs_until);
+	BackgroundWorker worker;
 
+	if (runs_until > now ||
+		!pg_atomic_compare_exchange_u64(&announcements->runs_until, &runs_until, now + LONGEST_START))
+		return;
+	describe_worker(&worker, "lease_lock announcer", "lease_announce_main");
+	worker.bgw_main_arg = ObjectIdGetDatum(database);
+	if (!RegisterDynamicBackgroundWorker(&worker, NULL))
+		pg_atomic_write_u64(&announcements->runs_until, 0);
+}
+
+/*
+ * Have the notices sent. The announcer looks for notices after it says that it
+ * stops, so either it finds these, or we find that there is no announcer.
+ */
+static void
+announce(List *notices)
+{
+	if (!attach_shared_area())
+		return;
 	announcement = dsm_create(size_of(notices), DSM_CREATE_NULL_IF_MAXSEGMENTS);
 	if (announcement == NULL)
 		return;
 	fill(dsm_segment_address(announcement), notices);
 
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_type, "lease_lock announcer", BGW_MAXLEN);
-	strlcpy(worker.bgw_name, "lease_lock announcer", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "lease_lock", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "lease_announce_main", BGW_MAXLEN);
-	memcpy(worker.bgw_extra, &MyDatabaseId, sizeof(Oid));
-	worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(announcement));
-	if (!RegisterDynamicBackgroundWorker(&worker, NULL))
-		announce_end();
+	pg_atomic_write_u64(&announcements->places[MY_PROC_NUMBER],
+						PLACE_OF(MyDatabaseId, dsm_segment_handle(announcement)));
+	pg_memory_barrier();
+	start_announcer(MyDatabaseId);
+	SetLatch(&GetPGProcByNumber(pg_atomic_read_u32(&announcements->announcer))->procLatch);
 }
 
 /*
@@ -126,51 +201,148 @@ announce_wanted(const LeaseRequest *request, text **resources, int nresources, b
 			notices = list_concat(notices, find_notices(EVENT_WANTED, &wanted));
 	}
 	if (notices != NIL)
-		start_worker(notices);
+		announce(notices);
 }
 
 /* End the announcement with the wait. */
 void
 announce_end(void)
 {
-	if (announcement != NULL)
-		dsm_detach(announcement);
+	if (announcement == NULL)
+		return;
+	pg_atomic_write_u64(&announcements->places[MY_PROC_NUMBER], 0);
+	dsm_detach(announcement);
 	announcement = NULL;
 }
 
-/* Entry point of the worker. */
+/* --- the announcer ----------------------------------------------------------- */
+
+/* Find a database with notices to send. */
+static Oid
+find_database(void)
+{
+	for (int i = 0; i < announcements->nplaces; i++)
+	{
+		uint64		place = pg_atomic_read_u64(&announcements->places[i]);
+
+		if (place != 0)
+			return DATABASE_OF(place);
+	}
+	return InvalidOid;
+}
+
+/* Send the notices in a segment, unless the wait is over. */
+static void
+send_notices(dsm_handle handle)
+{
+	dsm_segment *segment = dsm_attach(handle);
+	const Announcement *announced;
+	const char *text;
+
+	if (segment == NULL)
+		return;
+	announced = dsm_segment_address(segment);
+	text = announced->texts;
+	for (int i = 0; i < announced->count; i++)
+	{
+		const char *payload = text + strlen(text) + 1;
+
+		Async_Notify(text, payload);
+		text = payload + strlen(payload) + 1;
+	}
+	dsm_detach(segment);
+}
+
+/* Send all notices of this database; false if there are none. */
+static bool
+send_all(void)
+{
+	bool		any = false;
+
+	for (int i = 0; i < announcements->nplaces; i++)
+	{
+		uint64		place = pg_atomic_read_u64(&announcements->places[i]);
+
+		if (place == 0 || DATABASE_OF(place) != MyDatabaseId ||
+			!pg_atomic_compare_exchange_u64(&announcements->places[i], &place, 0))
+			continue;
+		if (!any)
+		{
+			SetCurrentStatementStartTimestamp();
+			StartTransactionCommand();
+			pgstat_report_activity(STATE_RUNNING, "notifying watches of a wait");
+		}
+		any = true;
+		send_notices(SEGMENT_OF(place));
+	}
+	if (any)
+	{
+		CommitTransactionCommand();
+		pgstat_report_activity(STATE_IDLE, NULL);
+	}
+	return any;
+}
+
+/* Send notices until there have been none for a while, or somebody wants to drop the database. */
+static void
+serve(void)
+{
+	int64		idle_from = clock_monotonic();
+
+	for (;;)
+	{
+		int64		now = clock_monotonic();
+
+		CHECK_FOR_INTERRUPTS();
+		pg_atomic_write_u64(&announcements->runs_until, now + LONGEST_START);
+		if (send_all())
+			idle_from = now;
+		else if (now - idle_from >= LINGER || !may_stay_in_database())
+			return;
+		else if (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LINGER / 1000, PG_WAIT_EXTENSION) & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+	}
+}
+
+/* Nobody is the announcer now. */
+static void
+stop(void)
+{
+	pg_atomic_write_u64(&announcements->runs_until, 0);
+	pg_memory_barrier();
+}
+
+static void
+stop_at_exit(int code, Datum arg)
+{
+	if (code != 0)
+		stop();
+}
+
+/* Entry point of the announcer. */
 void
 lease_announce_main(Datum arg)
 {
-	dsm_segment *segment;
 	Oid			database;
 
-	memcpy(&database, MyBgworkerEntry->bgw_extra, sizeof(Oid));
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
 
 	/* A crash ends the wait as well. */
 	SetConfigOption("synchronous_commit", "off", PGC_SUSET, PGC_S_OVERRIDE);
 
-	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
-	pgstat_report_activity(STATE_RUNNING, "telling who watches that a lease is wanted");
-	segment = dsm_attach(DatumGetUInt32(arg));
-	if (segment != NULL)
-	{
-		const Announcement *announced = dsm_segment_address(segment);
-		const char *text = announced->texts;
-
-		for (int i = 0; i < announced->count; i++)
-		{
-			const char *payload = text + strlen(text) + 1;
-
-			Async_Notify(text, payload);
-			text = payload + strlen(payload) + 1;
-		}
-		dsm_detach(segment);
-	}
+	if (!attach_shared_area())
+		return;
 	CommitTransactionCommand();
-	pgstat_report_activity(STATE_IDLE, NULL);
+	before_shmem_exit(stop_at_exit, (Datum) 0);
+	pg_atomic_write_u32(&announcements->announcer, MY_PROC_NUMBER);
+	pg_memory_barrier();
+
+	serve();
+	stop();
+	database = find_database();
+	if (OidIsValid(database))
+		start_announcer(database);
 }

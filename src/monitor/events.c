@@ -1,15 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * events.c
- *		What happened to a lease, counted and, if asked for, logged.
+ *		What happens to leases: counted and logged.
  *
- * An event is one when it happens, not when it is committed: at commit there
- * is no good place to fail, and what a transaction did would have to be kept
- * until then. A grant that was logged and rolled back left no lease; its
- * token is never seen again.
+ * Events count when they happen, not at commit: at commit there is no good
+ * place to fail, and what a transaction did would have to be kept until then.
+ * A grant that was logged and rolled back left no lease; its token is never
+ * seen again.
  *
- * The lines name owners, which release leases, so they go to the server's log
- * only: a session could have messages of that level sent to itself.
+ * The lines contain owner names, which other roles must not see. So they go to
+ * the server's log only: a session could have messages of that level sent to
+ * itself.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,18 +25,38 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/printable.h"
 #include "base/superuser_settings.h"
 #include "monitor/events.h"
-#include "monitor/printable.h"
 #include "monitor/stats.h"
-#include "monitor/watches.h"
 
 typedef enum LogEvents
 {
 	LOG_EVENTS_NONE,
 	LOG_EVENTS_TAKEOVER,
-	LOG_EVENTS_ALL
+	LOG_EVENTS_ALL,
+	LOG_EVENTS_NEVER			/* not a setting: the event is not logged */
 } LogEvents;
+
+/* All events. */
+static const struct
+{
+	const char *name;			/* in notices */
+	StatsCounter counter;
+	LogEvents	logged_from;	/* least lease_lock.log_events that logs it */
+	const char *log_text;		/* follows the resource, and precedes the owner */
+	bool		by_default;		/* in notices of a watch that names no events; renewals are frequent */
+}			events[NUM_EVENTS] = {
+	[EVENT_GRANTED] = {"granted", STATS_GRANTED, LOG_EVENTS_ALL, "granted to", true},
+	[EVENT_TAKEN_OVER] = {"taken_over", STATS_TAKEOVERS, LOG_EVENTS_TAKEOVER, "taken over by", true},
+	[EVENT_RENEWED] = {"renewed", STATS_RENEWALS, LOG_EVENTS_ALL, "renewed by", false},
+	[EVENT_RELEASED] = {"released", STATS_RELEASES, LOG_EVENTS_ALL, "released by", true},
+	[EVENT_TRANSFERRED] = {"transferred", STATS_NO_COUNTER, LOG_EVENTS_ALL, "handed over to", true},
+	[EVENT_DOWNGRADED] = {"downgraded", STATS_NO_COUNTER, LOG_EVENTS_ALL, "downgraded to shared by", true},
+	[EVENT_BROKEN] = {"broken", STATS_BREAKS, LOG_EVENTS_TAKEOVER, "of", true},
+	[EVENT_EXPIRED] = {"expired", STATS_NO_COUNTER, LOG_EVENTS_NEVER, NULL, true},
+	[EVENT_WANTED] = {"wanted", STATS_NO_COUNTER, LOG_EVENTS_NEVER, NULL, true},
+};
 
 static const struct config_enum_entry log_events_options[] = {
 	{"none", LOG_EVENTS_NONE, false},
@@ -70,23 +91,29 @@ events_init(void)
 		SetConfigOption(names[0], "all", PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-/* "owner "x" of role "y"", with nothing in it that could forge a line */
+const char *
+event_name(LeaseEvent event)
+{
+	return events[event].name;
+}
+
+bool
+event_is_default(LeaseEvent event)
+{
+	return events[event].by_default;
+}
+
+static char *
+quoted_role(Oid role)
+{
+	return psprintf("\"%s\"", printable_string(role_name(role)));
+}
+
 static char *
 owner_and_role(const Lease *lease)
 {
-	return psprintf("owner %s of role %s", quote_name(lease->owner),
-					quote_name(cstring_to_text(role_name(lease->role))));
-}
-
-/* Write one line to the server's log. */
-static void
-log_line(char *line)
-{
-	ereport(LOG_SERVER_ONLY,
-			(errmsg_internal("%s", line),
-			 errhidestmt(true),
-			 errhidecontext(true)));
-	pfree(line);
+	return lease->owner == NULL ? "nobody" :
+		psprintf("owner %s of role %s", quote_name(lease->owner), quoted_role(lease->role));
 }
 
 /* Milliseconds from the end of the lease until a time. */
@@ -96,102 +123,70 @@ ms_late(const Lease *lease, TimestampTz time)
 	return (time - lease->expires_at) / 1000.0;
 }
 
+/* Append what the line of this event says besides owner and tokens. */
 static void
-log_takeover(const Lease *granted, const Lease *former)
+append_circumstances(StringInfo line, LeaseEvent event, const Lease *lease, const Lease *former)
 {
-	if (former->session == SESSION_ENDED)
+	double		late;
+
+	switch (event)
 	{
-		log_line(psprintf("lease on %s taken over by %s from %s, whose session ended, token " INT64_FORMAT
-						  " after " INT64_FORMAT,
-						  quote_name(granted->resource), owner_and_role(granted), owner_and_role(former),
-						  granted->token, former->token));
-		return;
+		case EVENT_GRANTED:
+		case EVENT_RENEWED:
+			appendStringInfo(line, " until %s", timestamptz_to_str(lease->expires_at));
+			break;
+		case EVENT_TAKEN_OVER:
+			appendStringInfo(line, " from %s", owner_and_role(former));
+			if (former->session == SESSION_ENDED)
+				appendStringInfoString(line, ", whose session ended");
+			else
+				appendStringInfo(line, " %.3f ms after it expired", ms_late(former, lease->granted_at));
+			break;
+		case EVENT_RELEASED:
+			late = ms_late(lease, clock_now());
+			if (lease->expires_at != DT_NOEND)
+				appendStringInfo(line, " %.3f ms %s it expired", fabs(late), late < 0 ? "before" : "after");
+			break;
+		case EVENT_TRANSFERRED:
+			appendStringInfo(line, " from %s", owner_and_role(former));
+			break;
+		case EVENT_BROKEN:
+			appendStringInfo(line, " broken by role %s", quoted_role(GetUserId()));
+			break;
+		default:
+			break;
 	}
-	log_line(psprintf("lease on %s taken over by %s from %s %.3f ms after it expired, token " INT64_FORMAT
-					  " after " INT64_FORMAT,
-					  quote_name(granted->resource), owner_and_role(granted), owner_and_role(former),
-					  ms_late(former, granted->granted_at), granted->token, former->token));
 }
 
-/* Called with the lease that the grant takes over, if there is one: it expired and was not released. */
-void
-note_grant(const Lease *granted, const Lease *former)
+/* Write one line to the server's log. */
+static void
+log_event(LeaseEvent event, const Lease *lease, const Lease *former)
 {
-	stats_count(STATS_GRANTED);
-	if (former != NULL)
-		stats_count(STATS_TAKEOVERS);
-	tell_watchers(former != NULL ? EVENT_TAKEN_OVER : EVENT_GRANTED, granted);
+	StringInfoData line;
 
-	if (former != NULL && log_events >= LOG_EVENTS_TAKEOVER)
-		log_takeover(granted, former);
-	else if (log_events >= LOG_EVENTS_ALL)
-		log_line(psprintf("lease on %s granted to %s until %s, token " INT64_FORMAT,
-						  quote_name(granted->resource), owner_and_role(granted),
-						  timestamptz_to_str(granted->expires_at), granted->token));
+	initStringInfo(&line);
+	appendStringInfo(&line, "lease on %s %s %s", quote_name(lease->resource), events[event].log_text, owner_and_role(lease));
+	append_circumstances(&line, event, lease, former);
+	appendStringInfo(&line, ", token " INT64_FORMAT, lease->token);
+	if (former != NULL && former->token != lease->token)
+		appendStringInfo(&line, " after " INT64_FORMAT, former->token);
+	if (event == EVENT_GRANTED || event == EVENT_TAKEN_OVER || event == EVENT_BROKEN)
+		appendStringInfo(&line, ", process %d, application \"%s\"", MyProcPid, printable_string(application_name));
+
+	ereport(LOG_SERVER_ONLY,
+			(errmsg_internal("%s", line.data),
+			 errhidestmt(true),
+			 errhidecontext(true)));
+	pfree(line.data);
 }
 
 void
-note_renewal(const Lease *renewed)
+note_event(LeaseEvent event, const Lease *lease, const Lease *former)
 {
-	stats_count(STATS_RENEWALS);
-	tell_watchers(EVENT_RENEWED, renewed);
-	if (log_events >= LOG_EVENTS_ALL)
-		log_line(psprintf("lease on %s renewed by %s until %s, token " INT64_FORMAT,
-						  quote_name(renewed->resource), owner_and_role(renewed),
-						  timestamptz_to_str(renewed->expires_at), renewed->token));
-}
-
-/* Called with the lease as it was. */
-void
-note_release(const Lease *released)
-{
-	double		late = ms_late(released, clock_now());
-
-	stats_count(STATS_RELEASES);
-	tell_watchers(EVENT_RELEASED, released);
-	if (log_events >= LOG_EVENTS_ALL && released->expires_at == DT_NOEND)
-		log_line(psprintf("lease on %s released by %s, token " INT64_FORMAT,
-						  quote_name(released->resource), owner_and_role(released), released->token));
-	else if (log_events >= LOG_EVENTS_ALL)
-		log_line(psprintf("lease on %s released by %s %.3f ms %s it expired, token " INT64_FORMAT,
-						  quote_name(released->resource), owner_and_role(released),
-						  fabs(late), late < 0 ? "before" : "after", released->token));
-}
-
-/* Called with the leases after and before. */
-void
-note_transfer(const Lease *transferred, const Lease *former)
-{
-	tell_watchers(EVENT_TRANSFERRED, transferred);
-	if (log_events >= LOG_EVENTS_ALL)
-		log_line(psprintf("lease on %s handed over to %s from %s, token " INT64_FORMAT " after " INT64_FORMAT,
-						  quote_name(transferred->resource), owner_and_role(transferred),
-						  owner_and_role(former), transferred->token, former->token));
-}
-
-/* Called with the leases after and before. */
-void
-note_downgrade(const Lease *shared, const Lease *exclusive)
-{
-	tell_watchers(EVENT_DOWNGRADED, shared);
-	if (log_events >= LOG_EVENTS_ALL)
-		log_line(psprintf("lease on %s downgraded to shared by %s, token " INT64_FORMAT " after " INT64_FORMAT,
-						  quote_name(shared->resource), owner_and_role(shared),
-						  shared->token, exclusive->token));
-}
-
-/*
- * Called with what was in the way, be it a lease or what was left of one. An
- * operator wants to see it like a takeover: somebody may have lost a lease.
- */
-void
-note_break(const Lease *broken)
-{
-	stats_count(STATS_BREAKS);
-	tell_watchers(EVENT_BROKEN, broken);
-	if (log_events >= LOG_EVENTS_TAKEOVER)
-		log_line(psprintf("lease on %s of %s broken by role %s, token " INT64_FORMAT,
-						  quote_name(broken->resource),
-						  broken->owner == NULL ? "nobody" : owner_and_role(broken),
-						  quote_name(cstring_to_text(role_name(GetUserId()))), broken->token));
+	if (events[event].counter != STATS_NO_COUNTER)
+		stats_count(events[event].counter);
+	if (event == EVENT_TAKEN_OVER)
+		stats_count(STATS_GRANTED);
+	if (events[event].logged_from <= (LogEvents) log_events)
+		log_event(event, lease, former);
 }

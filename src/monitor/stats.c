@@ -31,7 +31,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/shared_memory.h"
-#include "lease_lock.h"
+#include "base/types.h"
 #include "monitor/stats.h"
 
 /* Can be changed only if the library is preloaded. */

@@ -24,7 +24,8 @@ typedef enum StatsCounter
 	STATS_HANDOFFS,
 	STATS_HANDOFF_TIME,			/* microseconds */
 	STATS_PURGED,
-	NUM_STATS_COUNTERS
+	NUM_STATS_COUNTERS,
+	STATS_NO_COUNTER = NUM_STATS_COUNTERS
 } StatsCounter;
 
 /*

@@ -6,7 +6,7 @@
  * without an MVCC snapshot, which would register the read with SERIALIZABLE.
  * So no lease call fails because another session adds a watch.
  *
- * The creator is stored by name, so that a dump can be restored.
+ * The creator is stored by name.
  *
  *-------------------------------------------------------------------------
  */
@@ -43,16 +43,6 @@ enum
 	Natts_lease_watch = Anum_creator
 };
 
-static const char *const event_names[NUM_EVENTS] = {
-	"granted", "taken_over", "renewed", "released", "transferred", "downgraded", "broken", "expired", "wanted"
-};
-
-const char *
-event_name(LeaseEvent event)
-{
-	return event_names[event];
-}
-
 /* Find the table; invalid if there is none. */
 Oid
 watch_table(void)
@@ -76,7 +66,7 @@ events_from_array(ArrayType *array)
 		char	   *name = isnull[i] ? "" : TextDatumGetCString(names[i]);
 
 		for (int event = 0; event < NUM_EVENTS; event++)
-			if (strcmp(name, event_names[event]) == 0)
+			if (strcmp(name, event_name(event)) == 0)
 				events |= EVENT_BIT(event);
 	}
 	return events;
@@ -90,7 +80,7 @@ array_from_events(uint32 events)
 
 	for (int event = 0; event < NUM_EVENTS; event++)
 		if ((events & EVENT_BIT(event)) != 0)
-			names[count++] = CStringGetTextDatum(event_names[event]);
+			names[count++] = CStringGetTextDatum(event_name(event));
 	return construct_array(names, count, TEXTOID, -1, false, TYPALIGN_INT);
 }
 

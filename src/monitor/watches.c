@@ -8,10 +8,12 @@
  * transaction that has executed NOTIFY cannot be prepared. A prepared
  * transaction sends no notices.
  *
- * Each backend keeps the watches in memory, ordered by length and bytes of the
- * prefix. For each length that occurs, an event looks up the beginning of the
- * name of its resource. A change to the table sends an invalidation to all
- * backends. While there are no watches, an event only tests a flag.
+ * Each backend keeps the watches in memory. A change to the table sends an
+ * invalidation to all backends. While there are no watches, an event only tests
+ * a flag.
+ *
+ * Notices contain only ASCII characters. The server converts a notice to the
+ * encoding of each client that listens, and ends the connection if that fails.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,7 +21,10 @@
 
 #include "access/xact.h"
 #include "commands/async.h"
+#include "catalog/namespace.h"
 #include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
@@ -27,6 +32,7 @@
 #include "utils/memutils.h"
 
 #include "base/compat.h"
+#include "base/printable.h"
 #include "base/privileges.h"
 #include "monitor/watches.h"
 
@@ -44,22 +50,6 @@ static bool watches_possible = true;	/* false: there are none */
 
 /* In TopTransactionContext. */
 static List *pending = NIL;
-
-static int
-compare_prefixes(const char *a, int alength, const char *b, int blength)
-{
-	return alength != blength ? alength - blength : memcmp(a, b, alength);
-}
-
-/* For qsort. */
-static int
-compare_watches(const void *a, const void *b)
-{
-	const Watch *x = a;
-	const Watch *y = b;
-
-	return compare_prefixes(x->prefix, x->length, y->prefix, y->length);
-}
 
 static void
 forget_watches(Datum arg, Oid relid)
@@ -95,7 +85,6 @@ load_watches(void)
 		return;
 	}
 
-	qsort(read, nread, sizeof(Watch), compare_watches);
 	if (watches_context != NULL)
 		MemoryContextDelete(watches_context);
 	watches_context = context;
@@ -119,30 +108,6 @@ event_is_watched(LeaseEvent event)
 	return (watched_events & EVENT_BIT(event)) != 0;
 }
 
-/*
- * The first watch whose prefix is not below this one or, without one, is not
- * shorter than the length.
- */
-static int
-first_from(const char *prefix, int length)
-{
-	int			low = 0;
-	int			high = nwatches;
-
-	while (low < high)
-	{
-		int			middle = (low + high) / 2;
-		const Watch *watch = &watches[middle];
-
-		if (prefix == NULL ? watch->length < length :
-			compare_prefixes(watch->prefix, watch->length, prefix, length) < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
 static const char *
 mode_name(LeaseMode mode)
 {
@@ -155,13 +120,56 @@ creator_sees_owner(const Watch *watch, const Lease *lease)
 	return OidIsValid(watch->creator) && lease->owner != NULL && role_sees_owner(watch->creator, lease->role);
 }
 
+/*
+ * Convert a text to UTF-8. In SQL_ASCII, and if the text cannot be converted,
+ * each byte becomes the character with that code.
+ */
+static char *
+to_utf8(const text *string)
+{
+	int			encoding = GetDatabaseEncoding();
+	Oid			conversion = encoding == PG_SQL_ASCII ? InvalidOid : FindDefaultConversionProc(encoding, PG_UTF8);
+	char	   *source = text_to_cstring(string);
+	int			length = strlen(source);
+	int			space = length * MAX_CONVERSION_GROWTH + 1;
+	unsigned char *converted = palloc(space);
+
+	if (encoding == PG_UTF8)
+		return source;
+	if (OidIsValid(conversion) &&
+		pg_do_encoding_conversion_buf(conversion, encoding, PG_UTF8, (unsigned char *) source, length,
+									  converted, space, true) == length)
+		return (char *) converted;
+	return (char *) pg_do_encoding_conversion((unsigned char *) source, length, PG_LATIN1, PG_UTF8);
+}
+
+/* Append a character as JSON writes it in ASCII: in one part, or in two. */
+static void
+append_escaped(StringInfo json, pg_wchar character)
+{
+	if (character < 0x10000)
+		appendStringInfo(json, "\\u%04x", character);
+	else
+		appendStringInfo(json, "\\u%04x\\u%04x", 0xD800 + ((character - 0x10000) >> 10), 0xDC00 + (character & 0x3FF));
+}
+
 static void
 append_json(StringInfo json, const text *string)
 {
-	char	   *copy = text_to_cstring(string);
+	StringInfoData quoted;
+	const char *end;
 
-	escape_json(json, copy);
-	pfree(copy);
+	initStringInfo(&quoted);
+	escape_json(&quoted, to_utf8(string));
+	end = quoted.data + quoted.len;
+	for (const char *c = quoted.data; c < end; c += pg_utf_mblen((const unsigned char *) c))
+	{
+		if (IS_HIGHBIT_SET(*c))
+			append_escaped(json, utf8_to_unicode((const unsigned char *) c));
+		else
+			appendStringInfoChar(json, *c);
+	}
+	pfree(quoted.data);
 }
 
 /* Build the payload of a notice. The owner is left out if it would make the payload too long. */
@@ -177,6 +185,11 @@ make_payload(LeaseEvent event, const Lease *lease, bool with_owner)
 	if (lease->token != 0)
 		appendStringInfo(&json, ", \"token\": " INT64_FORMAT, lease->token);
 	appendStringInfo(&json, ", \"mode\": \"%s\"", mode_name(lease->mode));
+	if (event == EVENT_BROKEN)
+	{
+		appendStringInfoString(&json, ", \"broken_by\": ");
+		append_json(&json, cstring_to_text(role_name(GetUserId())));
+	}
 	if (with_owner)
 	{
 		appendStringInfoString(&json, ", \"owner\": ");
@@ -190,42 +203,38 @@ make_payload(LeaseEvent event, const Lease *lease, bool with_owner)
 	return payload;
 }
 
+static bool
+concerns(const Watch *watch, LeaseEvent event, const Lease *lease)
+{
+	return (watch->events & EVENT_BIT(event)) != 0 &&
+		watch->length <= (int) VARSIZE_ANY_EXHDR(lease->resource) &&
+		memcmp(watch->prefix, VARDATA_ANY(lease->resource), watch->length) == 0;
+}
+
 /* List the notices of an event. */
 List *
 find_notices(LeaseEvent event, const Lease *lease)
 {
-	const char *resource = VARDATA_ANY(lease->resource);
-	int			resource_length = VARSIZE_ANY_EXHDR(lease->resource);
 	char	   *payloads[2] = {NULL, NULL};	/* without and with owner */
 	List	   *notices = NIL;
-	int			i = 0;
 
 	if (!event_is_watched(event))
 		return NIL;
-	while (i < nwatches && watches[i].length <= resource_length)
+	for (int i = 0; i < nwatches; i++)
 	{
-		int			length = watches[i].length;
+		Notice	   *notice;
+		bool		with_owner;
 
-		for (i = first_from(resource, length);
-			 i < nwatches && compare_prefixes(watches[i].prefix, watches[i].length, resource, length) == 0;
-			 i++)
-		{
-			Notice	   *notice;
-			bool		with_owner;
-
-			if ((watches[i].events & EVENT_BIT(event)) == 0)
-				continue;
-			with_owner = creator_sees_owner(&watches[i], lease);
-			if (payloads[with_owner] == NULL)
-				payloads[with_owner] = make_payload(event, lease, with_owner);
-			notice = palloc0(sizeof(Notice));
-			notice->channel = pstrdup(watches[i].channel);
-			notice->payload = payloads[with_owner];
-			notice->nest_level = GetCurrentTransactionNestLevel();
-			notices = lappend(notices, notice);
-		}
-
-		i = first_from(NULL, length + 1);
+		if (!concerns(&watches[i], event, lease))
+			continue;
+		with_owner = creator_sees_owner(&watches[i], lease);
+		if (payloads[with_owner] == NULL)
+			payloads[with_owner] = make_payload(event, lease, with_owner);
+		notice = palloc0(sizeof(Notice));
+		notice->channel = pstrdup(watches[i].channel);
+		notice->payload = payloads[with_owner];
+		notice->nest_level = GetCurrentTransactionNestLevel();
+		notices = lappend(notices, notice);
 	}
 	return notices;
 }

@@ -9,27 +9,9 @@
 
 #include "nodes/pg_list.h"
 
-#include "lease_lock.h"
-
-typedef enum LeaseEvent
-{
-	EVENT_GRANTED,
-	EVENT_TAKEN_OVER,			/* granted, after another owner's lease expired */
-	EVENT_RENEWED,
-	EVENT_RELEASED,
-	EVENT_TRANSFERRED,
-	EVENT_DOWNGRADED,
-	EVENT_BROKEN,
-	EVENT_EXPIRED,				/* sent by the purge worker */
-	EVENT_WANTED,				/* a session begins to wait */
-	NUM_EVENTS
-} LeaseEvent;
+#include "monitor/events.h"
 
 #define EVENT_BIT(event)	(1U << (event))
-#define ALL_EVENTS			(EVENT_BIT(NUM_EVENTS) - 1)
-
-/* Renewals are left out, because they are frequent. */
-#define DEFAULT_EVENTS		(ALL_EVENTS & ~EVENT_BIT(EVENT_RENEWED))
 
 /* watches.c: collecting and sending notices */
 extern void watches_init(void);
@@ -49,7 +31,6 @@ typedef struct Watch
 	Oid			creator;		/* invalid if that role was dropped */
 } Watch;
 
-extern const char *event_name(LeaseEvent event);
 extern Oid	watch_table(void);
 extern bool read_watches(Oid relid, Watch **watches, int *count);
 extern void add_watch(text *prefix, text *channel, uint32 events);
@@ -63,6 +44,7 @@ typedef struct Notice
 	int			nest_level;		/* of the transaction that it belongs to */
 } Notice;
 
+extern void announce_init(void);	/* at load time */
 extern void announce_wanted(const LeaseRequest *request, text **resources, int nresources, bool commits);
 extern void announce_end(void);
 

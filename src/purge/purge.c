@@ -29,14 +29,14 @@
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
-#include "base/assertion_cache.h"
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/shared_memory.h"
+#include "monitor/stats.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
+#include "store/assertion_cache.h"
 #include "store/store.h"
-#include "monitor/stats.h"
 
 /*
  * Limits of a batch: blocks to scan, rows to remove, and microseconds during
@@ -121,8 +121,8 @@ purge_row(LeaseStore *store, const text *resource, const ItemPointerData *tid, T
 	{
 		if (may_be_purged(&row, limit))
 		{
-			forget_assertions(&row.lease);	/* this transaction may have asserted them */
-			purged = store_delete(store, &row);
+			forget_assertions();	/* this transaction may have asserted it */
+			purged = store_try_delete(store, &row);
 		}
 		heap_freetuple(row.tuple);
 	}

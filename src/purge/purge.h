@@ -12,7 +12,7 @@
 #include "storage/block.h"
 #include "storage/spin.h"
 
-#include "lease_lock.h"
+#include "base/types.h"
 
 /* How a visit of the worker to a database ended. */
 typedef enum VisitResult

@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "base/compat.h"
+#include "base/names.h"
 #include "rules/rules.h"
 
 bool
@@ -505,9 +506,21 @@ action_waits_for(const LeaseRows *rows, const LeaseRow *row, OwnAction action)
 }
 
 /*
+ * May the owner act on this lease as its holder? A transaction that has locked
+ * the row may go on to rely on it after it expired. Whoever takes a lease over
+ * or ends it writes its row, and could not do so since. So a row that still
+ * shows the lease, and is locked, shows that nobody else had it.
+ */
+static bool
+still_holds(const LeaseRow *row, OwnAction action, TimestampTz now)
+{
+	return is_held(&row->lease, now) || (action == ACTION_RELY && row->locked_here);
+}
+
+/*
  * Find the committed lease that a claim means. After an expiry an owner may
- * have several leases on a resource; then the held one counts, else the
- * latest.
+ * have several leases on a resource; then the one that it still holds counts,
+ * else the latest.
  */
 ClaimedLease
 find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action, TimestampTz now)
@@ -517,14 +530,16 @@ find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action, Timest
 	for (int i = 0; i < rows->count; i++)
 	{
 		const LeaseRow *row = &rows->row[i];
+		bool		holds = still_holds(row, action, now);
 
 		if (TransactionIdIsValid(row->inserted_by) || !is_claimed(&row->lease, claim))
 			continue;
-		if (claimed.row == NULL ||
-			is_held(&row->lease, now) > is_held(&claimed.row->lease, now) ||
-			(is_held(&row->lease, now) == is_held(&claimed.row->lease, now) &&
-			 row->lease.token > claimed.row->lease.token))
+		if (claimed.row == NULL || holds > claimed.holds ||
+			(holds == claimed.holds && row->lease.token > claimed.row->lease.token))
+		{
 			claimed.row = row;
+			claimed.holds = holds;
+		}
 	}
 	if (claimed.row != NULL)
 		claimed.transaction = action_waits_for(rows, claimed.row, action);
@@ -535,9 +550,9 @@ find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action, Timest
 const LeaseRow *
 find_held(const LeaseRows *rows, const Claim *claim, TimestampTz now)
 {
-	const LeaseRow *row = find_claimed(rows, claim, ACTION_RELY, now).row;
+	ClaimedLease claimed = find_claimed(rows, claim, ACTION_PROLONG, now);
 
-	return row != NULL && is_held(&row->lease, now) ? row : NULL;
+	return claimed.holds ? claimed.row : NULL;
 }
 
 /* A transaction that must end before all leases on the resource can be broken. */

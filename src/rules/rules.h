@@ -8,7 +8,7 @@
 #ifndef LEASE_LOCK_RULES_H
 #define LEASE_LOCK_RULES_H
 
-#include "lease_lock.h"
+#include "base/types.h"
 
 /* State of one lease at a time. */
 extern bool is_owner(const Lease *lease, const text *owner);
@@ -66,11 +66,12 @@ typedef enum OwnAction
 	ACTION_END					/* release or transfer it */
 } OwnAction;
 
-/* The lease that a claim means, and the transaction that must end before the action. */
+/* The lease that a claim means. */
 typedef struct ClaimedLease
 {
 	const LeaseRow *row;		/* NULL: no such lease */
-	TransactionId transaction;
+	bool		holds;			/* it is held or, for ACTION_RELY, cannot have been lost */
+	TransactionId transaction;	/* that must end before the action */
 } ClaimedLease;
 
 extern TransactionId locker_in_conflict(const LeaseRow *row, OwnAction action);

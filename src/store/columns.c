@@ -7,35 +7,70 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
-#include "utils/xid8.h"
 
 #include "base/compat.h"
 #include "base/sessions.h"
 #include "store/columns.h"
 
+#define FIELD(name)		offsetof(Lease, name), sizeof(((Lease *) NULL)->name)
+#define NOT_NULL		true, 0
+#define NULL_IS(value)	false, value
+
+const LeaseColumn lease_columns[NUM_COLUMNS] = {
+	{TEXTOID, FIELD(resource), NOT_NULL, false},
+	{INT2OID, FIELD(slot), NOT_NULL, false},
+	{TEXTOID, FIELD(owner), NULL_IS(0), false},
+	{TIMESTAMPTZOID, FIELD(expires_at), NOT_NULL, true},
+	{INT8OID, FIELD(token), NOT_NULL, false},
+	{TIMESTAMPTZOID, FIELD(granted_at), NOT_NULL, false},
+	{XID8OID, FIELD(xid), NOT_NULL, false},
+	{OIDOID, FIELD(role), NOT_NULL, false},
+	{CHAROID, FIELD(mode), NOT_NULL, false},
+	{INT4OID, FIELD(holds), NOT_NULL, true},
+	{INT8OID, FIELD(lock_delay), NOT_NULL, true},
+	{TIMESTAMPTZOID, FIELD(hold_until), NULL_IS(DT_NOBEGIN), true},
+	{INT4OID, FIELD(session_pid), NULL_IS(0), false},
+	{INT8OID, FIELD(session_number), NULL_IS(0), false},
+	{JSONBOID, FIELD(payload), NULL_IS(0), true},
+};
+
+static int64
+get_field(const Lease *lease, const LeaseColumn *column)
+{
+	const char *field = (const char *) lease + column->offset;
+
+	return column->size == 2 ? *(const int16 *) field :
+		column->size == 4 ? *(const int32 *) field : *(const int64 *) field;
+}
+
+static void
+set_field(Lease *lease, const LeaseColumn *column, int64 value)
+{
+	char	   *field = (char *) lease + column->offset;
+
+	if (column->size == 2)
+		*(int16 *) field = (int16) value;
+	else if (column->size == 4)
+		*(int32 *) field = (int32) value;
+	else
+		*(int64 *) field = value;
+}
+
 /* Read the columns of a row. The lease points into the values. */
 void
 lease_from_columns(Lease *lease, const Datum *values, const bool *isnull)
 {
-	lease->resource = DatumGetTextPP(values[Anum_resource - 1]);
-	lease->slot = DatumGetInt16(values[Anum_slot - 1]);
-	lease->owner = isnull[Anum_owner - 1] ? NULL : DatumGetTextPP(values[Anum_owner - 1]);
-	lease->token = DatumGetInt64(values[Anum_token - 1]);
-	lease->granted_at = DatumGetTimestampTz(values[Anum_granted_at - 1]);
-	lease->expires_at = DatumGetTimestampTz(values[Anum_expires_at - 1]);
-	lease->role = DatumGetObjectId(values[Anum_role - 1]);
-	lease->xid = DatumGetFullTransactionId(values[Anum_xid - 1]);
-	lease->mode = DatumGetChar(values[Anum_mode - 1]);
-	lease->holds = DatumGetInt32(values[Anum_holds - 1]);
-	lease->lock_delay = DatumGetInt64(values[Anum_lock_delay - 1]);
-	lease->hold_until = isnull[Anum_hold_until - 1] ? DT_NOBEGIN :
-		DatumGetTimestampTz(values[Anum_hold_until - 1]);
-	lease->session_pid = isnull[Anum_session_pid - 1] ? 0 : DatumGetInt32(values[Anum_session_pid - 1]);
-	lease->session_number = isnull[Anum_session_number - 1] ? 0 : DatumGetInt64(values[Anum_session_number - 1]);
+	for (int i = 0; i < NUM_COLUMNS; i++)
+	{
+		const LeaseColumn *column = &lease_columns[i];
+
+		set_field(lease, column, isnull[i] ? column->null :
+				  column->size < 8 ? (int64) values[i] : DatumGetInt64(values[i]));
+	}
 	lease->session = lease->owner == NULL ? SESSION_NONE : session_state(lease->session_number);
-	lease->payload = isnull[Anum_payload - 1] ? (Datum) 0 : values[Anum_payload - 1];
 }
 
 /* Build a row to write. */
@@ -44,29 +79,15 @@ row_from_lease(LeaseStore *store, const Lease *lease)
 {
 	TupleTableSlot *row = MakeSingleTupleTableSlot(RelationGetDescr(store->table), &TTSOpsVirtual);
 
-	row->tts_values[Anum_resource - 1] = PointerGetDatum(lease->resource);
-	row->tts_values[Anum_slot - 1] = Int16GetDatum(lease->slot);
-	row->tts_values[Anum_owner - 1] = PointerGetDatum(lease->owner);
-	row->tts_values[Anum_token - 1] = Int64GetDatum(lease->token);
-	row->tts_values[Anum_granted_at - 1] = TimestampTzGetDatum(lease->granted_at);
-	row->tts_values[Anum_expires_at - 1] = TimestampTzGetDatum(lease->expires_at);
-	row->tts_values[Anum_role - 1] = ObjectIdGetDatum(lease->role);
-	row->tts_values[Anum_xid - 1] = FullTransactionIdGetDatum(lease->xid);
-	row->tts_values[Anum_mode - 1] = CharGetDatum(lease->mode);
-	row->tts_values[Anum_holds - 1] = Int32GetDatum(lease->holds);
-	row->tts_values[Anum_lock_delay - 1] = Int64GetDatum(lease->lock_delay);
-	row->tts_values[Anum_hold_until - 1] = TimestampTzGetDatum(lease->hold_until);
-	row->tts_values[Anum_session_pid - 1] = Int32GetDatum(lease->session_pid);
-	row->tts_values[Anum_session_number - 1] = Int64GetDatum(lease->session_number);
-	row->tts_values[Anum_payload - 1] = lease->payload;
+	for (int i = 0; i < NUM_COLUMNS; i++)
+	{
+		const LeaseColumn *column = &lease_columns[i];
+		int64		value = get_field(lease, column);
 
-	memset(row->tts_isnull, false, Natts_lease_lock * sizeof(bool));
-	row->tts_isnull[Anum_owner - 1] = lease->owner == NULL;
-	row->tts_isnull[Anum_hold_until - 1] = lease->hold_until == DT_NOBEGIN;
-	row->tts_isnull[Anum_session_pid - 1] = lease->session_pid == 0;
-	row->tts_isnull[Anum_session_number - 1] = lease->session_number == 0;
-	row->tts_isnull[Anum_payload - 1] = lease->payload == (Datum) 0;
-	for (int i = Natts_lease_lock; i < row->tts_tupleDescriptor->natts; i++)
+		row->tts_isnull[i] = !column->not_null && value == column->null;
+		row->tts_values[i] = column->size < 8 ? (Datum) value : Int64GetDatum(value);
+	}
+	for (int i = NUM_COLUMNS; i < row->tts_tupleDescriptor->natts; i++)
 		row->tts_isnull[i] = true;	/* a dropped column */
 
 	return ExecStoreVirtualTuple(row);

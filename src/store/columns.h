@@ -10,33 +10,27 @@
 
 #include "store/store.h"
 
-/* Columns of the lock table. */
-enum
+/* A column of the lock table, and the field of Lease that has its value. */
+typedef struct LeaseColumn
 {
-	Anum_resource = 1,
-	Anum_slot,
-	Anum_owner,
-	Anum_expires_at,
-	Anum_token,
-	Anum_granted_at,
-	Anum_xid,
-	Anum_role,
-	Anum_mode,
-	Anum_holds,
-	Anum_lock_delay,
-	Anum_hold_until,
-	Anum_session_pid,
-	Anum_session_number,
-	Anum_payload,
-	Natts_lease_lock = Anum_payload
-};
+	Oid			type;
+	int			offset;			/* of the field */
+	int			size;			/* of the field, in bytes: 2, 4 or 8 */
+	bool		not_null;
+	int64		null;			/* what the field has for NULL */
+	bool		renewed;		/* a renewal changes it */
+} LeaseColumn;
+
+#define NUM_COLUMNS		15
+extern const LeaseColumn lease_columns[NUM_COLUMNS];
+
+/* The columns of the primary key. */
+#define Anum_resource	1
+#define Anum_slot		2
 
 /* columns.c: between rows and leases */
 extern void lease_from_columns(Lease *lease, const Datum *values, const bool *isnull);
 extern TupleTableSlot *row_from_lease(LeaseStore *store, const Lease *lease);
-
-/* look.c: remember where a row was written */
-extern void store_remember(LeaseStore *store, const Lease *lease, const ItemPointerData *tid);
 
 /* index_entries.c: index entries of a row that was written */
 extern bool is_key_index(Relation index);

@@ -10,22 +10,26 @@
  * timeline with those recorded in the database. If they differ, a new era
  * begins: the token sequence jumps ahead.
  *
- * The target of the jump:
+ * Where the tokens of an era begin:
  *
- * - Tokens are divided into blocks of 2^40. The jump passes one block for each
- *   later timeline of the same server. So the tokens of timeline 3 are above
- *   those of timeline 2 even if the server that is promoted to timeline 3
- *   never heard of timeline 2.
- * - The era begins at a random place in the first half of the block. So two
- *   servers that are promoted to the same timeline do not hand out the same
- *   tokens.
- * - More than 2^39 tokens lie between the last known one and the block.
+ * - The wall clock says it: four tokens for each microsecond since 2026. No
+ *   server grants leases that fast. So all tokens that were handed out before
+ *   are lower, even those that nobody knows of here: those of a primary that
+ *   was lost, those after a dump, those of an extension that was dropped.
+ * - Each timeline adds 67 seconds. So the tokens of timeline 3 are above those
+ *   of timeline 2 even if the clock of the server that is promoted to timeline
+ *   3 is behind by that much.
+ * - If the sequence has passed that place, because the clock was set back, the
+ *   era begins far above the last known token instead.
  *
- * The record belongs to one token sequence of one database. A dump contains
- * the record, so a restored database begins a new era, because its sequence is
- * another one. A database that is copied from a template begins one, too. Both
- * skip as many blocks as the original may have used for failovers since the
- * copy was made.
+ * Tokens stay below 2^53 until the year 2097. So programs that keep numbers in
+ * floating point, as JavaScript does, do not confuse two tokens.
+ *
+ * The record belongs to one token sequence of one database. A database that
+ * was restored from a dump, or copied from a template, begins a new era,
+ * because its sequence is another one. CREATE EXTENSION records the timeline
+ * alone. So the first session begins an era, and knows whether a server was
+ * promoted meanwhile.
  *
  * The record must survive a rollback of the transaction, and standbys must
  * replay it. So it is kept in sequences. The jump is flushed before the record
@@ -43,18 +47,21 @@
 #include "catalog/pg_class.h"
 #include "commands/dbcommands.h"
 #include "common/hashfn.h"
+#include "common/int.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/timestamp.h"
 
 #include "base/clock.h"
 #include "store/era.h"
 
-#define BLOCK_BITS		40
-#define START_BITS		39		/* range in the block in which an era begins */
-#define RESTORE_BLOCKS	64		/* number of blocks that a restored database skips */
+#define CLOCK_ORIGIN	(INT64CONST(9497) * USECS_PER_DAY)	/* 2026-01-01, as a timestamptz */
+#define CLOCK_SHIFT		2		/* four tokens for each microsecond */
+#define TIMELINE_SHIFT	28		/* 67 seconds */
+#define JUMP_SHIFT		32		/* far above the last known token */
 
 /* The sequences of one installation of the extension. */
 typedef struct EraSequences
@@ -145,54 +152,64 @@ era_record(const EraSequences *sequences)
 	return (owner >> 32) << 32 | GetWALInsertionTimeLine();
 }
 
+/* Is the record one of this token sequence, or of its creation? */
+static bool
+same_sequence(uint64 recorded, uint64 record)
+{
+	return recorded >> 32 == 0 || recorded >> 32 == record >> 32;
+}
+
 /* Choose the value from which the tokens of a new era count up. */
 static int64
-jump_target(int64 last_token, uint64 recorded, uint64 record)
+first_token(int64 last_token, uint64 recorded, uint64 record)
 {
-	uint64		block = ((uint64) last_token + (UINT64CONST(1) << START_BITS)) >> BLOCK_BITS;
 	uint32		timeline = (uint32) record;
-	bool		same_owner = recorded >> 32 == record >> 32;
-	uint64		start;
+	bool		failover = same_sequence(recorded, record) && timeline > (uint32) recorded;
+	int64		later = failover ? Min(timeline - (uint32) recorded, 1000) : 1;
+	int64		usecs = Max(GetCurrentTimestamp() - CLOCK_ORIGIN, 0);
+	int64		token = (Min(usecs, PG_INT64_MAX >> 3) << CLOCK_SHIFT) + ((int64) timeline << TIMELINE_SHIFT);
 
-	if (same_owner && timeline > (uint32) recorded)
-		block += timeline - (uint32) recorded;
-	else if (same_owner)
-		block++;
-	else
-		block += RESTORE_BLOCKS + timeline;
-
-	if (block >= UINT64CONST(1) << (63 - BLOCK_BITS))
+	if (token <= last_token && pg_add_s64_overflow(last_token, later << JUMP_SHIFT, &token))
 		ereport(ERROR,
 				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
 				 errmsg("fencing tokens are used up")));
-	if (!pg_strong_random(&start, sizeof(start)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate a random token")));
-	return block << BLOCK_BITS | start >> (64 - START_BITS);
+	return token;
 }
 
-/* Make the sequence jump, and record the new era. The caller holds the lock. */
+static void
+log_era(uint64 recorded, uint64 record)
+{
+	bool		copied = !same_sequence(recorded, record);
+
+	ereport(LOG,
+			(copied ?
+			 errmsg("new era of fencing tokens in database \"%s\", which was copied or restored",
+					get_database_name(MyDatabaseId)) :
+			 errmsg("new era of fencing tokens in database \"%s\", timeline %u",
+					get_database_name(MyDatabaseId), (uint32) record),
+			 failover_wait == 0 ?
+			 errdetail("Leases are granted at once.") :
+			 errdetail("Leases are granted after %d ms.", failover_wait),
+			 failover_wait == 0 && !copied ?
+			 errhint("If grants may have been lost in an asynchronous failover, set lease_lock.failover_wait to the longest ttl in use.") : 0));
+}
+
+/* Begin an era, and record it. The caller holds the lock. */
 static void
 begin_era(const EraSequences *sequences, uint64 recorded, uint64 record)
 {
 	int64		last_token = 0;
-	bool		any_token = last_value(sequences->tokens, &last_token);
 
-	if (any_token || recorded != 0)
+	(void) last_value(sequences->tokens, &last_token);
+	set_value(sequences->tokens, first_token(last_token, recorded, record));
+
+	/* There was nothing to be lost if the extension was created on this timeline. */
+	if (recorded != (uint32) record)
 	{
-		set_value(sequences->tokens, jump_target(last_token, recorded, record));
 		set_value(sequences->began, clock_now());
-		XLogFlush(XactLastRecEnd);
-		ereport(LOG,
-				(errmsg("new era of fencing tokens in database \"%s\", timeline %u",
-						get_database_name(MyDatabaseId), (uint32) record),
-				 failover_wait == 0 ?
-				 errdetail("Leases are granted at once.") :
-				 errdetail("Leases are granted after %d ms.", failover_wait),
-				 failover_wait == 0 ?
-				 errhint("If grants may have been lost in an asynchronous failover, set lease_lock.failover_wait to the longest ttl in use.") : 0));
+		log_era(recorded, record);
 	}
+	XLogFlush(XactLastRecEnd);
 	set_value(sequences->record, (int64) record);
 }
 
@@ -258,9 +275,7 @@ era_grants_from(Oid token_sequence)
 /*
  * lease_new_era()
  *
- * The sequences are those in the schema of the function. CREATE EXTENSION
- * calls this function, too. Then no token was handed out yet, and nothing
- * jumps.
+ * The sequences are those in the schema of the function.
  */
 Datum
 lease_new_era(PG_FUNCTION_ARGS)

@@ -11,10 +11,10 @@
  * While a row is being replaced, a dirty scan can miss both versions: it has
  * passed the place where the new version appears, and reaches the old version
  * when that is dead. So a look without the resource lock may miss rows. A look
- * under the resource lock misses none because of that, since all versions were
- * written before it began. But a transaction that the look meets may end
- * before the scan comes to the other version. Then the look begins again. So
- * every row that a look returns as open was still open when the scan ended.
+ * under the resource lock misses none, since all versions were written before
+ * it began. A transaction that the look meets may end before the look does.
+ * Then the look takes the version that is left of the two. So it need not begin
+ * again, and a row that it returns as open was still open at the end.
  *
  * Scans go backward. Index entries with equal keys are in the order of the
  * versions' places in the table, so the newest version mostly comes first. So
@@ -52,11 +52,16 @@
 /* Number of dead index entries after which a new search for the next lease slot is cheaper. */
 #define MAX_DEAD_ENTRIES	8
 
-/* Note a running transaction, other than our own, that locks or changes the row. */
+/* Note a running transaction that locks or changes the row. */
 static void
 note_locker(LeaseRow *row, TransactionId xid, MultiXactStatus status)
 {
-	if (TransactionIdIsCurrentTransactionId(xid) || !TransactionIdIsInProgress(xid))
+	if (TransactionIdIsCurrentTransactionId(xid))
+	{
+		row->locked_here |= !ISUPDATE_from_mxstatus(status);
+		return;
+	}
+	if (!TransactionIdIsInProgress(xid))
 		return;
 
 	if (ISUPDATE_from_mxstatus(status))
@@ -137,6 +142,7 @@ read_row(LeaseStore *store, const SnapshotData *dirty, LeaseRow *row)
 	row->changed_by = dirty->xmax;
 	row->locked_by = InvalidTransactionId;
 	row->lock_mode = LockTupleKeyShare;
+	row->locked_here = false;
 	read_lockers(row);
 	read_columns(row, RelationGetDescr(store->table));
 }
@@ -238,38 +244,79 @@ scan_rows(LeaseStore *store, const text *resource, LeaseRows *rows)
 	ExecClearTuple(store->slot);
 }
 
-/* Has any transaction ended that a row names as inserting or changing it? */
+/*
+ * If the transaction that wrote or replaces a version has ended, clear it;
+ * false if the version is not current because of how the transaction ended.
+ */
 static bool
-open_transaction_ended(const LeaseRows *rows)
+settle(TransactionId *xid, bool current_if_committed)
 {
-	for (int i = 0; i < rows->count; i++)
-	{
-		const LeaseRow *row = &rows->row[i];
+	bool		committed;
 
-		if ((TransactionIdIsValid(row->inserted_by) && !TransactionIdIsInProgress(row->inserted_by)) ||
-			(TransactionIdIsValid(row->changed_by) && !TransactionIdIsInProgress(row->changed_by)))
-			return true;
-	}
-	return false;
+	if (!TransactionIdIsValid(*xid) || TransactionIdIsInProgress(*xid))
+		return true;
+	committed = TransactionIdDidCommit(*xid);
+	*xid = InvalidTransactionId;
+	return committed == current_if_committed;
 }
 
-/* Look at all rows of a resource. */
+/* Drop the versions that are no longer current, because a transaction ended during the look. */
+static void
+settle_rows(LeaseRows *rows)
+{
+	int			kept = 0;
+
+	for (int i = 0; i < rows->count; i++)
+		if (settle(&rows->row[i].inserted_by, true) && settle(&rows->row[i].changed_by, false))
+			rows->row[kept++] = rows->row[i];
+	rows->count = kept;
+}
+
+/*
+ * Look at all rows of a resource. Unless the caller holds the resource lock,
+ * rows may be missing, and those that are there may be from different moments.
+ */
 void
 store_look(LeaseStore *store, const text *resource, LeaseRows *rows)
 {
-	uint64		ended;
+	uint64		ended = transactions_ended();
 
 	rows->space = lengthof(rows->first);
 	rows->row = rows->first;
-	do
-	{
-		ended = transactions_ended();
-		rows->count = 0;
-		scan_rows(store, resource, rows);
-	} while (open_transaction_ended(rows));
-
-	rows->same_moment = ended == transactions_ended();
+	rows->count = 0;
+	scan_rows(store, resource, rows);
+	settle_rows(rows);
+	rows->same_moment = rows->count == 1 || ended == transactions_ended();
 	RACE_POINT("after a look");
+}
+
+/*
+ * Look at the rows of a resource that are committed, or written by this
+ * transaction, all at the same moment. This needs no lock, so it also works on
+ * a standby. It registers no read with SERIALIZABLE, because the scan itself
+ * gets no MVCC snapshot. It has to visit all dead versions.
+ */
+void
+store_look_committed(LeaseStore *store, const text *resource, LeaseRows *rows)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	SnapshotData none = {0};
+	IndexScanDesc scan = index_beginscan(store->table, store->primary_key, SnapshotAny, NULL, 2, 0, SO_NONE);
+
+	rows->space = lengthof(rows->first);
+	rows->row = rows->first;
+	rows->count = 0;
+	set_keys(scan, resource, MAX_SLOT + 1);
+	while (index_getnext_slot(scan, BackwardScanDirection, store->slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (table_tuple_satisfies_snapshot(store->table, store->slot, snapshot))
+			read_row(store, &none, add_row(rows));
+	}
+	index_endscan(scan);
+	ExecClearTuple(store->slot);
+	UnregisterSnapshot(snapshot);
+	rows->same_moment = true;
 }
 
 /* Look at one row again by its TID; false if it no longer exists. */
@@ -286,48 +333,6 @@ store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row)
 		read_row(store, &dirty, row);
 	ExecClearTuple(store->slot);
 	return found;
-}
-
-/*
- * Where this session last wrote a row. Most leases are released by the session
- * that acquired them, and the same session often acquires them again. By its
- * TID the row can be read without the index, and without the dead versions
- * before it.
- */
-static struct
-{
-	Oid			table;
-	uint64		hash;			/* of the resource */
-	ItemPointerData tid;
-}			last_written;
-
-void
-store_remember(LeaseStore *store, const Lease *lease, const ItemPointerData *tid)
-{
-	last_written.table = RelationGetRelid(store->table);
-	last_written.hash = hash_text(lease->resource, 0);
-	last_written.tid = *tid;
-}
-
-/*
- * Read the row of this resource that this session wrote last. Returns false if
- * its place is not known, or if another transaction is changing the row. Tells
- * nothing about other rows of the resource.
- */
-bool
-store_peek(LeaseStore *store, const text *resource, LeaseRows *rows)
-{
-	if (last_written.table != RelationGetRelid(store->table) ||
-		last_written.hash != hash_text(resource, 0) ||
-		ItemPointerGetBlockNumber(&last_written.tid) >= RelationGetNumberOfBlocks(store->table))
-		return false;
-
-	rows->row = rows->first;
-	rows->space = lengthof(rows->first);
-	rows->count = 1;
-	rows->same_moment = true;
-	return store_look_again(store, &last_written.tid, rows->row) &&
-		!is_open(rows->row) && same_text(rows->row->lease.resource, resource);
 }
 
 /*

@@ -18,6 +18,7 @@
 #include "storage/lock.h"
 
 #include "base/compat.h"
+#include "base/names.h"
 #include "base/race.h"
 #include "store/store.h"
 
@@ -63,4 +64,14 @@ unlock_resource(const text *resource)
 	RACE_POINT("before the resource is unlocked");
 	LockRelease(&tag, ExclusiveLock, false);
 	RACE_POINT("after the resource was unlocked");
+}
+
+/* Unlock a resource if this session has locked it. */
+void
+unlock_resource_if_locked(const text *resource)
+{
+	LOCKTAG		tag = resource_tag(resource);
+
+	if (LockHeldByMe(&tag, ExclusiveLock, false))
+		unlock_resource(resource);
 }

@@ -13,7 +13,7 @@
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
-#include "lease_lock.h"
+#include "base/types.h"
 
 /* The open lock table. */
 typedef struct LeaseStore
@@ -45,10 +45,11 @@ extern void store_close_dropped(LeaseStore *store);
 extern void lock_resource(const text *resource);
 extern bool try_lock_resource(const text *resource);
 extern void unlock_resource(const text *resource);
+extern void unlock_resource_if_locked(const text *resource);
 
 /* look.c: what the rows are now */
 extern void store_look(LeaseStore *store, const text *resource, LeaseRows *rows);
-extern bool store_peek(LeaseStore *store, const text *resource, LeaseRows *rows);
+extern void store_look_committed(LeaseStore *store, const text *resource, LeaseRows *rows);
 extern bool store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row);
 extern void store_wait_for(TransactionId transaction);
 
@@ -65,9 +66,9 @@ extern void store_end_scan(StoreScan *scan);
 
 /* write.c: writing rows; the caller holds the resource lock */
 extern void store_insert(LeaseStore *store, const Lease *lease);
-extern bool store_try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease);
 extern void store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease);
-extern bool store_delete(LeaseStore *store, const LeaseRow *row);
+extern void store_delete(LeaseStore *store, const LeaseRow *row);
+extern bool store_try_delete(LeaseStore *store, const LeaseRow *row);
 extern bool store_lock_weakly(LeaseStore *store, const LeaseRow *row);
 
 /* tokens.c: fencing tokens */

@@ -35,21 +35,6 @@
 #include "store/columns.h"
 
 /*
- * Columns that a renewal changes. If a unique index made one of them a key
- * column, renewals would conflict with assertions.
- */
-static const AttrNumber renewed_columns[] = {Anum_expires_at, Anum_holds, Anum_hold_until, Anum_payload};
-
-static const bool not_null[Natts_lease_lock] = {
-	true, true, false, true, true, true, true, true, true, true, true, false, false, false, false
-};
-
-static const Oid column_types[Natts_lease_lock] = {
-	TEXTOID, INT2OID, TEXTOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, XID8OID, OIDOID,
-	CHAROID, INT4OID, INT8OID, TIMESTAMPTZOID, INT4OID, INT8OID, JSONBOID
-};
-
-/*
  * Objects of the extension; invalid until looked up, and after any change to
  * them. The OID of the sequence is set only after the table passed its checks.
  */
@@ -86,7 +71,7 @@ extension_relation(const char *name)
 	return relid;
 }
 
-static void
+static pg_noreturn void
 refuse_altered(Relation table)
 {
 	ereport(ERROR,
@@ -105,16 +90,16 @@ has_columns(Relation table)
 	if (table->rd_rel->relkind != RELKIND_RELATION ||
 		table->rd_rel->relam != HEAP_TABLE_AM_OID ||
 		table->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
-		desc->natts < Natts_lease_lock)
+		desc->natts < NUM_COLUMNS)
 		return false;
 
 	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute column = TupleDescAttr(desc, i);
 
-		if (i < Natts_lease_lock ?
-			column->atttypid != column_types[i] || column->attnotnull != not_null[i] ||
-			(column->attstorage != TYPSTORAGE_PLAIN && i != Anum_payload - 1) :
+		if (i < NUM_COLUMNS ?
+			column->atttypid != lease_columns[i].type || column->attnotnull != lease_columns[i].not_null ||
+			(column->attstorage != TYPSTORAGE_PLAIN && column->atttypid != JSONBOID) :
 			!column->attisdropped)
 			return false;
 	}
@@ -163,19 +148,23 @@ has_exclusion_constraint(Relation table)
 	return found;
 }
 
-/* Refuse indexes that would make writes wait for other transactions. */
+/*
+ * Refuse indexes that would make writes wait for other transactions. A unique
+ * index on a column that renewals change would make them conflict with
+ * assertions.
+ */
 static void
 check_indexes(Relation table)
 {
 	Bitmapset  *keys = RelationGetIndexAttrBitmap(table, INDEX_ATTR_BITMAP_KEY);
 
-	for (size_t i = 0; i < lengthof(renewed_columns); i++)
-		if (bms_is_member(renewed_columns[i] - FirstLowInvalidHeapAttributeNumber, keys))
+	for (int i = 0; i < NUM_COLUMNS; i++)
+		if (lease_columns[i].renewed && bms_is_member(i + 1 - FirstLowInvalidHeapAttributeNumber, keys))
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 					 errmsg("lock table \"%s\" has a unique index on column \"%s\"",
 							RelationGetRelationName(table),
-							NameStr(TupleDescAttr(RelationGetDescr(table), renewed_columns[i] - 1)->attname)),
+							NameStr(TupleDescAttr(RelationGetDescr(table), i)->attname)),
 					 errdetail("A renewal changes that column, and would wait for transactions that rely on the lease."),
 					 errhint("Drop the index.")));
 	bms_free(keys);

@@ -4,8 +4,8 @@
  *		Writing rows of the lock table.
  *
  * The caller holds the resource lock, has looked at the row since, and found
- * that no other transaction changes or locks it. So the row is written without
- * being locked first. Only a write by hand can come in between.
+ * that no other transaction changes it, or locks it in a conflicting mode. Only
+ * a write or a row lock by hand can come in between. That is an error.
  *
  * A released lease stays as a tombstone, which the next grant updates in
  * place. If rows were deleted and inserted instead, the table would collect
@@ -36,7 +36,7 @@ finish_write(LeaseStore *store)
 }
 
 /* Fail because the lock table was written by hand at the same moment, or by the same command. */
-static void
+static pg_noreturn void
 refuse_written_by_hand(LeaseStore *store, TM_Result result)
 {
 	if (result == TM_Invisible || result == TM_SelfModified)
@@ -61,31 +61,46 @@ store_insert(LeaseStore *store, const Lease *lease)
 	RACE_POINT("before an insert");
 	table_tuple_insert(store->table, row, GetCurrentCommandId(true), 0, NULL);
 	insert_index_entries(store, row);
-	store_remember(store, lease, &row->tts_tid);
 	ExecDropSingleTupleTableSlot(row);
 	finish_write(store);
 }
 
-/*
- * Does the header show a row lock, of our own or of a transaction that does
- * not conflict? Then heap_update() must be told to wait, although there is
- * nothing to wait for.
- */
-static inline bool
-is_locked(const LeaseRow *row)
+/* Lock a row until the transaction ends, without waiting. */
+static TM_Result
+lock_row(LeaseStore *store, const LeaseRow *row, LockTupleMode mode, uint8 flags)
 {
-	return (row->tuple->t_data->t_infomask & HEAP_XMAX_INVALID) == 0;
+	ItemPointerData tid = row->tuple->t_self;
+	TM_FailureData failure;
+	TM_Result	result = table_tuple_lock(store->table, &tid, GetActiveSnapshot(), store->slot,
+										  GetCurrentCommandId(false), mode, LockWaitSkip, flags, &failure);
+
+	ExecClearTuple(store->slot);
+	if (result == TM_Ok)
+		store->written = true;	/* a row lock is a write */
+	return result;
 }
 
 /*
- * Replace a row; false if somebody wrote or locked it by hand since the look.
- *
- * If the look saw no row lock, the update does not wait for a row lock that
- * was taken by hand since. heap_update() asserts that its caller waits, so a
- * build with assertions waits.
+ * Does the row have a row lock that does not conflict with its change? That is
+ * our own, or that of a transaction that relies on a lease that is renewed.
  */
-bool
-store_try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
+static bool
+is_locked(const LeaseRow *row)
+{
+	return row->locked_here || TransactionIdIsValid(row->locked_by);
+}
+
+/*
+ * Replace a row. Never waits: a row lock that was taken by hand since the look
+ * is an error.
+ *
+ * If the look found no row lock, heap_update() is told not to wait. Otherwise
+ * it fails unless it may wait. So the row is locked first, in the mode of the
+ * update. heap_update() asserts that its caller waits, so a build with
+ * assertions does.
+ */
+void
+store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 {
 	TupleTableSlot *row = row_from_lease(store, lease);
 	ItemPointerData tid = old->tuple->t_self;
@@ -94,64 +109,54 @@ store_try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 #else
 	bool		wait = is_locked(old);
 #endif
+	TM_Result	result = TM_Ok;
 	TM_FailureData failure;
 	LockTupleMode lockmode;
 	TU_UpdateIndexes which;
-	TM_Result	result;
 
 	/* The key must be identical, varlena header included, for a HOT update. */
 	row->tts_values[Anum_resource - 1] = PointerGetDatum(old->lease.resource);
 
 	RACE_POINT("before an update");
-	result = table_tuple_update(store->table, &tid, row, GetCurrentCommandId(true), 0,
-								GetActiveSnapshot(), InvalidSnapshot, wait,
-								&failure, &lockmode, &which);
-	if (result == TM_Invisible || result == TM_SelfModified)
-		refuse_written_by_hand(store, result);
+	if (is_locked(old))
+		result = lock_row(store, old, LockTupleNoKeyExclusive, 0);
 	if (result == TM_Ok)
-	{
-		if (which != TU_None)
-			update_index_entries(store, row, which != TU_All);
-		store_remember(store, lease, &row->tts_tid);
-		finish_write(store);
-	}
+		result = table_tuple_update(store->table, &tid, row, GetCurrentCommandId(true), 0,
+									GetActiveSnapshot(), InvalidSnapshot, wait,
+									&failure, &lockmode, &which);
+	if (result != TM_Ok)
+		refuse_written_by_hand(store, result);
+	if (which != TU_None)
+		update_index_entries(store, row, which != TU_All);
 	ExecDropSingleTupleTableSlot(row);
-	return result == TM_Ok;
-}
-
-/* The same for a caller that cannot look again: failure is an error. */
-void
-store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
-{
-	if (!store_try_update(store, old, lease))
-		refuse_written_by_hand(store, TM_BeingModified);
-}
-
-static TM_Result
-delete_version(LeaseStore *store, const LeaseRow *row, bool wait)
-{
-	ItemPointerData tid = row->tuple->t_self;
-	TM_FailureData failure;
-
-	return table_tuple_delete(store->table, &tid, GetCurrentCommandId(true), 0,
-							  GetActiveSnapshot(), InvalidSnapshot, wait, &failure);
+	finish_write(store);
 }
 
 /* Delete a row; false if another transaction locks or changes it. */
 bool
-store_delete(LeaseStore *store, const LeaseRow *row)
+store_try_delete(LeaseStore *store, const LeaseRow *row)
 {
-	TM_Result	result = delete_version(store, row, false);
-	LeaseRow	now;
+	ItemPointerData tid = row->tuple->t_self;
+	TM_FailureData failure;
+	TM_Result	result = TM_Ok;
 
-	/* Our own row lock gives the same result as one of another transaction, but needs no wait. */
-	if (result == TM_BeingModified && store_look_again(store, &row->tuple->t_self, &now) &&
-		!is_open(&now) && !TransactionIdIsValid(now.locked_by))
-		result = delete_version(store, row, true);
+	if (row->locked_here)
+		result = lock_row(store, row, LockTupleExclusive, 0);
+	if (result == TM_Ok)
+		result = table_tuple_delete(store->table, &tid, GetCurrentCommandId(true), 0,
+									GetActiveSnapshot(), InvalidSnapshot, row->locked_here, &failure);
 	if (result != TM_Ok)
 		return false;
 	finish_write(store);
 	return true;
+}
+
+/* The same for a caller that cannot leave the row: failure is an error. */
+void
+store_delete(LeaseStore *store, const LeaseRow *row)
+{
+	if (!store_try_delete(store, row))
+		refuse_written_by_hand(store, TM_BeingModified);
 }
 
 /*
@@ -165,16 +170,9 @@ store_delete(LeaseStore *store, const LeaseRow *row)
 bool
 store_lock_weakly(LeaseStore *store, const LeaseRow *row)
 {
-	ItemPointerData tid = row->tuple->t_self;
-	TM_FailureData failure;
-	TM_Result	result = table_tuple_lock(store->table, &tid, GetActiveSnapshot(), store->slot,
-										  GetCurrentCommandId(false), LockTupleKeyShare, LockWaitSkip,
-										  TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS, &failure);
+	TM_Result	result = lock_row(store, row, LockTupleKeyShare, TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS);
 
-	ExecClearTuple(store->slot);
 	if (result == TM_Invisible || result == TM_SelfModified)
 		refuse_written_by_hand(store, result);
-	if (result == TM_Ok)
-		store->written = true;	/* a row lock is a write */
 	return result == TM_Ok;
 }

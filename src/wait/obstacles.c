@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * The leases and transactions that block a waiter, from the lock table.
+ * obstacles.c
+ *		The leases and transactions that block a waiter, from the lock table.
  *
  * This is the only file of this folder that reads leases.
  *
@@ -13,38 +14,36 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "rules/rules.h"
-#include "store/store.h"
-#include "wait/wait.h"
+#include "wait/waiter.h"
 
 /*
- * Find the leases and open transactions that block a waiter for one resource.
- * A waiter for several resources needs only one of them, so it gets an empty
- * result.
+ * Find what blocks a request of this mode for the resource of the line: a list
+ * of SlotBlocker in ascending order of lease slots. A slot that a transaction
+ * changes may be in it twice.
  */
-Obstacles
-find_obstacles(LeaseStore *store, const WaiterInfo *waiter)
+List *
+find_obstacles(LeaseStore *store, const WaiterLine *line, LeaseMode mode)
 {
-	text	   *resource = cstring_to_text_with_len(waiter->resource, waiter->resource_length);
+	text	   *resource = cstring_to_text_with_len(line->resource, line->resource_length);
 	TimestampTz now = clock_now();
-	Obstacles	obstacles = {NIL, NIL};
-	LeaseRows  *rows;
+	List	   *blockers = NIL;
+	LeaseRows  *rows = palloc(sizeof(LeaseRows));	/* the result points into it */
 
-	if (waiter->nresources > 1)
-		return obstacles;
-
-	rows = palloc(sizeof(LeaseRows));	/* the result points into it */
 	store_look(store, resource, rows);
 	for (int i = rows->count - 1; i >= 0; i--)
 	{
-		LeaseRow   *row = &rows->row[i];
+		const LeaseRow *row = &rows->row[i];
 		Obstacle	obstacle = obstacle_in(row, now);
+		SlotBlocker *blocker;
 
-		if (!obstacle.exists || (waiter->mode == MODE_SHARED && row->lease.slot != EXCLUSIVE_SLOT))
+		if (!obstacle.exists || (mode == MODE_SHARED && row->lease.slot != EXCLUSIVE_SLOT))
 			continue;
-		if (TransactionIdIsValid(obstacle.transaction))
-			obstacles.transactions = list_append_unique_int(obstacles.transactions, (int) obstacle.transaction);
+		blocker = palloc0(sizeof(SlotBlocker));
+		blocker->slot = row->lease.slot;
+		blocker->transaction = obstacle.transaction;
 		if (!TransactionIdIsValid(row->inserted_by) && is_held(&row->lease, now))
-			obstacles.leases = lappend(obstacles.leases, &row->lease);
+			blocker->lease = &row->lease;
+		blockers = lappend(blockers, blocker);
 	}
-	return obstacles;
+	return blockers;
 }

@@ -21,38 +21,36 @@
 #include "utils/timestamp.h"
 
 #include "base/compat.h"
+#include "base/names.h"
 #include "base/shared_memory.h"
 #include "wait/queue.h"
 
 static WaitQueue *queue = NULL;
 
 /* Waiters whose latches must be set after the bucket's lock is released. */
-static int *notified = NULL;
-static int	nnotified = 0;
-
-static Size
-entries_offset(void)
-{
-	return MAXALIGN(add_size(offsetof(WaitQueue, waiters), mul_size(MaxBackends, sizeof(Waiter))));
-}
-
-/* Each backend has its own entry, so a waiter for one lease never lacks one. */
-static int
-number_of_entries(void)
-{
-	return MaxBackends * (1 + POOL_ENTRIES);
-}
+static int *woken = NULL;
+static int	nwoken = 0;
 
 static Size
 queue_size(void)
 {
-	return add_size(entries_offset(), mul_size(number_of_entries(), sizeof(Entry)));
+	return add_size(offsetof(WaitQueue, waiters), mul_size(MaxBackends, sizeof(Waiter)));
 }
 
-static Entry *
-entry_at(WaitQueue *q, int number)
+static void
+create_waiter(Waiter *waiter, int number)
 {
-	return (Entry *) ((char *) q + entries_offset()) + number;
+	pg_atomic_init_u64(&waiter->ticket, 0);
+	pg_atomic_init_u64(&waiter->called_for, 0);
+	pg_atomic_init_u64(&waiter->alarm, 0);
+	pg_atomic_init_u32(&waiter->news, 0);
+	pg_atomic_init_u32(&waiter->suspect, 0);
+	for (int i = 0; i < MAX_LINES; i++)
+	{
+		waiter->entry[i].waiter = number;
+		pg_atomic_init_u64(&waiter->entry[i].turn, 0);
+		pg_atomic_init_u32(&waiter->entry[i].state, TURN_QUEUED);
+	}
 }
 
 static void
@@ -61,7 +59,6 @@ create_queue(void *memory, int tranche)
 	WaitQueue  *q = memory;
 
 	pg_atomic_init_u64(&q->last_ticket, 0);
-
 	for (int i = 0; i < NUM_BUCKETS; i++)
 	{
 		LWLockInitialize(&q->buckets[i].lock, tranche);
@@ -69,32 +66,10 @@ create_queue(void *memory, int tranche)
 		q->buckets[i].first = q->buckets[i].last = NOBODY;
 	}
 	for (int i = 0; i < MaxBackends; i++)
-	{
-		pg_atomic_init_u64(&q->waiters[i].ticket, 0);
-		pg_atomic_init_u64(&q->waiters[i].called_for, 0);
-		pg_atomic_init_u64(&q->waiters[i].alarm, 0);
-		pg_atomic_init_u32(&q->waiters[i].news, 0);
-		pg_atomic_init_u32(&q->waiters[i].suspect, 0);
-	}
-
-	LWLockInitialize(&q->pool_lock, tranche);
-	q->first_free = NOBODY;
-	for (int i = number_of_entries() - 1; i >= 0; i--)
-	{
-		Entry	   *entry = entry_at(q, i);
-
-		pg_atomic_init_u64(&entry->turn, 0);
-		pg_atomic_init_u32(&entry->state, TURN_QUEUED);
-		entry->sibling = NOBODY;
-		if (i >= MaxBackends)
-		{
-			entry->sibling = q->first_free;
-			q->first_free = i;
-		}
-	}
+		create_waiter(&q->waiters[i], i);
 }
 
-static const SharedPart queue_part = {"lease_lock queue 2", queue_size, create_queue, (void **) &queue};
+static const SharedPart queue_part = {"lease_lock queue 3", queue_size, create_queue, (void **) &queue};
 
 void
 queue_init(void)
@@ -112,8 +87,8 @@ queue_attach(void)
 {
 	if (!attach_shared_area())
 		return false;
-	if (notified == NULL)
-		notified = MemoryContextAlloc(TopMemoryContext, MaxBackends * sizeof(int));
+	if (woken == NULL)
+		woken = MemoryContextAlloc(TopMemoryContext, MaxBackends * sizeof(int));
 	return true;
 }
 
@@ -153,19 +128,13 @@ queue_waiter(int number)
 Entry *
 queue_entry(int number)
 {
-	return number == NOBODY ? NULL : entry_at(queue, number);
+	return number == NOBODY ? NULL : &queue_waiter(number / MAX_LINES)->entry[number % MAX_LINES];
 }
 
 static int
 entry_number(const Entry *entry)
 {
-	return (int) (entry - entry_at(queue, 0));
-}
-
-Entry *
-queue_own_entry(const Waiter *waiter)
-{
-	return entry_at(queue, (int) (waiter - queue->waiters));
+	return entry->waiter * MAX_LINES + (int) (entry - queue_waiter(entry->waiter)->entry);
 }
 
 /* Find the next entry of a line; after NULL, the first one. The caller holds the bucket's lock. */
@@ -176,20 +145,6 @@ queue_next_in_line(const Bucket *bucket, const Entry *previous, uint64 hash)
 
 	while (entry != NULL && (entry->hash != hash || entry->database != MyDatabaseId))
 		entry = queue_entry(entry->next);
-	return entry;
-}
-
-/*
- * Find the previous entry of a line; before NULL, the last one. The caller
- * holds the bucket's lock.
- */
-Entry *
-queue_previous_in_line(const Bucket *bucket, const Entry *next, uint64 hash)
-{
-	Entry	   *entry = queue_entry(next == NULL ? bucket->last : next->previous);
-
-	while (entry != NULL && (entry->hash != hash || entry->database != MyDatabaseId))
-		entry = queue_entry(entry->previous);
 	return entry;
 }
 
@@ -226,52 +181,31 @@ queue_take_out(Bucket *bucket, Entry *entry)
 	pg_atomic_fetch_sub_u32(&bucket->count, 1);
 }
 
-/* Take up to this many entries from the pool, as siblings of our own entry. */
-static void
-take_from_pool(Entry *own, int wanted)
-{
-	LWLockAcquire(&queue->pool_lock, LW_EXCLUSIVE);
-	while (wanted-- > 0 && queue->first_free != NOBODY)
-	{
-		Entry	   *entry = queue_entry(queue->first_free);
-
-		queue->first_free = entry->sibling;
-		entry->sibling = own->sibling;
-		own->sibling = entry_number(entry);
-	}
-	LWLockRelease(&queue->pool_lock);
-}
-
 /*
- * Describe this backend as a waiter, and append it to the lines of its
- * resources, or to as many lines as there are entries for.
+ * Describe this backend as a waiter, and append it to the lines of the first
+ * resources.
  */
 Waiter *
-queue_join(text **resources, int nresources, const WaiterInfo *info)
+queue_join(text **resources, const WaiterInfo *info)
 {
-	int			number = MY_PROC_NUMBER;
-	Waiter	   *waiter = queue_waiter(number);
-	Entry	   *own = entry_at(queue, number);
-	int			i = 0;
+	Waiter	   *waiter = queue_waiter(MY_PROC_NUMBER);
 
 	Assert(pg_atomic_read_u64(&waiter->ticket) == 0);
 	waiter->info = *info;
 	pg_atomic_write_u64(&waiter->called_for, 0);
-	pg_atomic_write_u64(&waiter->alarm, NO_ALARM);
+	pg_atomic_write_u64(&waiter->alarm, (uint64) NO_ALARM);
 	pg_atomic_write_u32(&waiter->suspect, 0);
-	own->sibling = NOBODY;
-	if (nresources > 1)
-		take_from_pool(own, Min(nresources, MAX_LINES) - 1);
 
-	for (Entry *entry = own; entry != NULL; entry = queue_entry(entry->sibling))
+	for (int i = 0; i < info->nlines; i++)
 	{
+		Entry	   *entry = &waiter->entry[i];
 		Bucket	   *bucket;
 
-		entry->waiter = number;
 		entry->database = MyDatabaseId;
-		entry->hash = queue_hash(resources[i++]);
-		entry->called_at = 0;
+		entry->hash = queue_hash(resources[i]);
 		entry->awaited = InvalidTransactionId;
+		entry->called_at = 0;
+		entry->known_end = NEVER;
 		bucket = queue_bucket(entry->hash);
 
 		LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
@@ -289,32 +223,8 @@ queue_join(text **resources, int nresources, const WaiterInfo *info)
 void
 queue_leave(Waiter *waiter)
 {
-	Entry	   *own = queue_own_entry(waiter);
-	Entry	   *last = queue_entry(own->sibling);
-
 	pg_atomic_write_u64(&waiter->ticket, 0);
 	pg_memory_barrier();
-	if (last == NULL)
-		return;
-
-	while (last->sibling != NOBODY)
-		last = queue_entry(last->sibling);
-	LWLockAcquire(&queue->pool_lock, LW_EXCLUSIVE);
-	last->sibling = queue->first_free;
-	queue->first_free = own->sibling;
-	own->sibling = NOBODY;
-	LWLockRelease(&queue->pool_lock);
-}
-
-/* The number of lines that a waiter is in. */
-int
-queue_nlines(const Waiter *waiter)
-{
-	int			n = 0;
-
-	for (Entry *entry = queue_own_entry(waiter); entry != NULL; entry = queue_entry(entry->sibling))
-		n++;
-	return n;
 }
 
 static void
@@ -326,122 +236,114 @@ set_latch(int number)
 /*
  * Make a waiter look again. The latch alone is not enough: between a look and
  * the sleep the waiter may wait for something else, and reset the latch. The
- * caller holds the bucket's lock, and calls queue_wake_notified() after it
+ * caller holds the bucket's lock, and calls queue_set_latches() after it
  * releases the lock.
  */
 void
-queue_notify(const Entry *entry)
+queue_wake(const Entry *entry)
 {
 	pg_atomic_fetch_add_u32(&queue->waiters[entry->waiter].news, 1);
-	if (nnotified < MaxBackends)
-		notified[nnotified++] = entry->waiter;
+	if (nwoken < MaxBackends)
+		woken[nwoken++] = entry->waiter;
 	else
-		set_latch(entry->waiter);	/* a waiter for many resources may be notified more than once */
+		set_latch(entry->waiter);	/* a waiter for many resources may be woken more than once */
 }
 
 void
-queue_wake_notified(void)
+queue_set_latches(void)
 {
-	while (nnotified > 0)
-		set_latch(notified[--nnotified]);
+	while (nwoken > 0)
+		set_latch(woken[--nwoken]);
 }
 
 void
-queue_wake(Waiter *waiter)
+queue_suspect(uint64 ticket)
 {
-	pg_atomic_fetch_add_u32(&waiter->news, 1);
-	set_latch((int) (waiter - queue->waiters));
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		Waiter	   *waiter = &queue->waiters[i];
+
+		if (pg_atomic_read_u64(&waiter->ticket) != ticket)
+			continue;
+		pg_atomic_write_u32(&waiter->suspect, 1);
+		pg_atomic_fetch_add_u32(&waiter->news, 1);
+		set_latch(i);
+	}
 }
 
-/* Copy the description of a waiter of this database; false if there is none. */
-static bool
-waiter_copy(Waiter *waiter, WaiterInfo *copy)
+static void
+copy_lines(const Waiter *waiter, WaiterCopy *copy)
+{
+	const char *name = copy->info.names;
+
+	for (int i = 0; i < copy->info.nlines; i++)
+	{
+		const Entry *entry = &waiter->entry[i];
+		WaiterLine *line = &copy->line[i];
+
+		line->hash = entry->hash;
+		line->turn = pg_atomic_read_u64((pg_atomic_uint64 *) &entry->turn);
+		line->state = entry_state(entry);
+		line->awaited = entry->awaited;
+		copy->is_called |= line->state == TURN_CALLED;
+		line->resource = i < copy->info.nnamed ? name : NULL;
+		line->resource_length = copy->info.name_length[i];
+		name += line->resource_length;
+	}
+}
+
+/* Copy a waiter of this database; NULL if there is none. */
+static WaiterCopy *
+copy_waiter(Waiter *waiter)
 {
 	uint64		ticket = pg_atomic_read_u64(&waiter->ticket);
-	Entry	   *own = queue_own_entry(waiter);
+	WaiterCopy *copy;
 
 	pg_read_barrier();
 	if (ticket == 0 || waiter->info.database != MyDatabaseId)
-		return false;
+		return NULL;
 
-	*copy = waiter->info;
+	copy = palloc(sizeof(WaiterCopy));
+	copy->info = waiter->info;
 	copy->ticket = ticket;
-	copy->turn = pg_atomic_read_u64(&own->turn);
-	copy->state = entry_state(own);
+	copy->is_called = pg_atomic_read_u64(&waiter->called_for) != 0;
 	pg_read_barrier();
-	return pg_atomic_read_u64(&waiter->ticket) == ticket;
+	if (pg_atomic_read_u64(&waiter->ticket) == ticket)
+	{
+		copy_lines(waiter, copy);
+		pg_read_barrier();
+		if (pg_atomic_read_u64(&waiter->ticket) == ticket)
+			return copy;
+	}
+	pfree(copy);
+	return NULL;
 }
 
 /* For list_sort(): in the order of turns. */
 static int
 compare_turns(const ListCell *a, const ListCell *b)
 {
-	const WaiterInfo *x = lfirst(a);
-	const WaiterInfo *y = lfirst(b);
+	uint64		x = ((const WaiterCopy *) lfirst(a))->line[0].turn;
+	uint64		y = ((const WaiterCopy *) lfirst(b))->line[0].turn;
 
-	return x->turn < y->turn ? -1 : x->turn > y->turn;
+	return x < y ? -1 : x > y;
 }
 
-/* Copy the waiters of this database that the condition selects, in the order of turns. */
-static List *
-copy_waiters(bool (*wanted) (const WaiterInfo *info, const void *arg), const void *arg)
+List *
+waiters_list(void)
 {
 	List	   *list = NIL;
-	WaiterInfo *copy = palloc(sizeof(WaiterInfo));
 
 	if (!queue_attach())
 		return NIL;
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		/*
-		 * Check before copying, which rules out most waiters. The copy is
-		 * checked again, since the waiter may change.
-		 */
-		if (pg_atomic_read_u64(&queue->waiters[i].ticket) == 0 ||
-			(wanted != NULL && !wanted(&queue->waiters[i].info, arg)))
-			continue;
-		if (!waiter_copy(&queue->waiters[i], copy) || (wanted != NULL && !wanted(copy, arg)))
-			continue;
-		list = lappend(list, copy);
-		copy = palloc(sizeof(WaiterInfo));
+		WaiterCopy *copy = copy_waiter(&queue->waiters[i]);
+
+		if (copy != NULL)
+			list = lappend(list, copy);
 	}
 	list_sort(list, compare_turns);
 	return list;
-}
-
-List *
-waiters_list(void)
-{
-	return copy_waiters(NULL, NULL);
-}
-
-static bool
-waits_as(const WaiterInfo *info, const void *arg)
-{
-	const text *owner = arg;
-
-	return info->owner_hash == hash_text(owner, 0) &&
-		info->owner_length == (int) VARSIZE_ANY_EXHDR(owner) &&
-		memcmp(info->owner, VARDATA_ANY(owner), VARSIZE_ANY_EXHDR(owner)) == 0;
-}
-
-List *
-waiters_of_owner(const text *owner)
-{
-	return copy_waiters(waits_as, owner);
-}
-
-static bool
-has_pid(const WaiterInfo *info, const void *arg)
-{
-	return info->pid == *(const int *) arg;
-}
-
-WaiterInfo *
-waiter_of_pid(int pid)
-{
-	List	   *found = copy_waiters(has_pid, &pid);
-
-	return found == NIL ? NULL : linitial(found);
 }

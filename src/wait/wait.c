@@ -31,8 +31,12 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/names.h"
+#include "base/race.h"
 #include "monitor/stats.h"
+#include "store/store.h"
 #include "wait/turns.h"
+#include "wait/wait.h"
 
 /* Longest time without a look, even without a wake-up. */
 #define LONGEST_SLEEP	(30 * USECS_PER_SEC)
@@ -42,7 +46,11 @@
  * resources are blocked by open transactions, or there are more resources than
  * lines for one waiter.
  */
+#ifndef LEASE_LOCK_RACES
 #define OPEN_INTERVAL	USECS_PER_SEC
+#else
+#define OPEN_INTERVAL	(3600 * USECS_PER_SEC)	/* would hide that a wake-up is lost */
+#endif
 
 static int	poll_interval = 100;
 
@@ -53,14 +61,14 @@ static struct
 	Waiter	   *waiter;			/* NULL: this server has no queue */
 	bool		in_all_lines;	/* in the lines of all its resources */
 	const LeaseRequest *request;
-	void		(*before_sleep) (void);
 	int64		begun_at;
 	int64		deadline;
 	int64		lock_deadline;	/* of lock_timeout */
 	int64		next_check;		/* next look without a wake-up, and check for deadlocks */
 	int64		check_interval;
-	int64		known_end;		/* end of the lease seen in the last look; 0: unknown */
 	uint32		news_seen;		/* news counter before the last look */
+	bool		looks_again;	/* woken since that look */
+	LineRefusal refusals[MAX_LINES];	/* of that look */
 }			my_wait;
 
 void
@@ -76,6 +84,7 @@ wait_init(void)
 							NULL, NULL, NULL);
 	queue_init();
 	turns_init();
+	wake_init();
 }
 
 static void
@@ -119,6 +128,26 @@ begin_look(void)
 	}
 }
 
+/* Describe the resources of the lines, as far as there is space for their names. */
+static void
+describe_lines(WaiterInfo *info, text **resources, int nresources)
+{
+	int			used = 0;
+
+	info->nresources = nresources;
+	info->nlines = Min(nresources, MAX_LINES);
+	for (int i = 0; i < info->nlines; i++)
+	{
+		int			length = VARSIZE_ANY_EXHDR(resources[i]);
+
+		if (used + length > NAMES_SPACE)
+			break;
+		memcpy(info->names + used, VARDATA_ANY(resources[i]), length);
+		info->name_length[info->nnamed++] = length;
+		used += length;
+	}
+}
+
 static void
 join_queue(text **resources, int nresources, int64 timeout)
 {
@@ -142,27 +171,19 @@ join_queue(text **resources, int nresources, int64 timeout)
 	info->owner_hash = hash_text(request->owner, 0);
 	info->owner_length = VARSIZE_ANY_EXHDR(request->owner);
 	memcpy(info->owner, VARDATA_ANY(request->owner), info->owner_length);
-	info->nresources = nresources;
-	if (nresources == 1)
-	{
-		info->hash = queue_hash(resources[0]);
-		info->resource_length = VARSIZE_ANY_EXHDR(resources[0]);
-		memcpy(info->resource, VARDATA_ANY(resources[0]), info->resource_length);
-	}
-	my_wait.waiter = queue_join(resources, nresources, info);
-	my_wait.in_all_lines = queue_nlines(my_wait.waiter) == nresources;
+	describe_lines(info, resources, nresources);
+	my_wait.waiter = queue_join(resources, info);
+	my_wait.in_all_lines = info->nlines == nresources;
 	pfree(info);
 }
 
 /*
  * Begin to wait for any of these resources, for at most timeout microseconds,
- * or without limit if that is negative. before_sleep, if given, is called each
- * time before the session waits. The caller must call wait_end(), also after
- * an error.
+ * or without limit if that is negative. The caller must call wait_end(), also
+ * after an error.
  */
 void
-wait_begin(text **resources, int nresources, const LeaseRequest *request,
-		   int64 timeout, void (*before_sleep) (void))
+wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 timeout)
 {
 	bool		has_queue = queue_attach();
 	int64		now = clock_monotonic();
@@ -174,13 +195,13 @@ wait_begin(text **resources, int nresources, const LeaseRequest *request,
 
 	memset(&my_wait, 0, sizeof(my_wait));
 	my_wait.request = request;
-	my_wait.before_sleep = before_sleep;
 	my_wait.begun_at = now;
-	my_wait.deadline = timeout < 0 ? PG_INT64_MAX : now + timeout;
-	my_wait.lock_deadline = LockTimeout > 0 ? now + LockTimeout * INT64CONST(1000) : PG_INT64_MAX;
+	my_wait.deadline = timeout < 0 ? NEVER : now + timeout;
+	my_wait.lock_deadline = LockTimeout > 0 ? now + LockTimeout * INT64CONST(1000) : NEVER;
 	my_wait.check_interval = DeadlockTimeout * INT64CONST(1000);
 	my_wait.next_check = now + my_wait.check_interval;
 	my_wait.in_all_lines = true;
+	RACE_POINT("before a waiter joins");
 	if (has_queue)
 	{
 		stats_count(STATS_WAITS);
@@ -188,6 +209,54 @@ wait_begin(text **resources, int nresources, const LeaseRequest *request,
 	}
 	my_wait.active = true;
 	begin_look();
+	RACE_POINT("after a waiter joined");
+}
+
+/*
+ * Note why the look at one of the resources did not get the lease. A lease
+ * that is free belongs to waiters who hand on what they know; a transaction
+ * may end at any time.
+ */
+void
+wait_note_refusal(int which, const GrantOutcome *refusal)
+{
+	LineRefusal *line = &my_wait.refusals[which];
+
+	if (!my_wait.active || refusal->result == GRANTED || which >= MAX_LINES)
+		return;
+	line->own_lease = refusal->own_lease;
+	line->transaction = refusal->result == REFUSED_OPEN ? refusal->transaction : InvalidTransactionId;
+	if (refusal->result == REFUSED_OPEN || refusal->open)
+		line->known_end = 0;
+	else if (refusal->held_until == DT_NOEND)
+		line->known_end = NEVER;
+	else
+		line->known_end = clock_monotonic() + (refusal->held_until - clock_now());
+}
+
+static void
+lock_in_manager(void *resource)
+{
+	lock_resource(resource);
+}
+
+/*
+ * Lock a resource. A waiter does not wait for that lock longer than for the
+ * lease: its holder may be stopped. Returns false if the time is over.
+ */
+bool
+wait_lock_resource(const text *resource)
+{
+	int64		until = my_wait.active ? Min(my_wait.deadline, my_wait.lock_deadline) : NEVER;
+
+	if (until == NEVER)
+		lock_resource(resource);
+	else if (!try_lock_resource(resource) && !lock_wait_until(until, lock_in_manager, unconstify(text *, resource)))
+	{
+		unlock_resource_if_locked(resource);	/* it may have been granted at that moment */
+		return false;
+	}
+	return true;
 }
 
 /* Fail if the whole wait has been longer than lock_timeout. */
@@ -207,7 +276,7 @@ check_lock_timeout(void)
 static bool
 is_time_to_check(void)
 {
-	bool		is_time = my_wait.waiter != NULL && pg_atomic_exchange_u32(&my_wait.waiter->suspect, 0) != 0;
+	bool		is_time = pg_atomic_exchange_u32(&my_wait.waiter->suspect, 0) != 0;
 
 	if (clock_monotonic() >= my_wait.next_check)
 	{
@@ -219,9 +288,9 @@ is_time_to_check(void)
 }
 
 /*
- * Sleep until the given time, a wake-up, or until the first waiter is found not
- * to take its turn. That is checked after a sleep only: if the look does not
- * help, because the lease is held, the next one must not follow at once.
+ * Sleep until the given time, a wake-up, or until the first waiter is overdue.
+ * That is checked after a sleep only: if the look does not help, because the
+ * lease is held, the next one must not follow at once.
  */
 static void
 sleep_in_queue(int64 until)
@@ -229,30 +298,13 @@ sleep_in_queue(int64 until)
 	Waiter	   *waiter = my_wait.waiter;
 
 	pg_atomic_exchange_u64(&waiter->alarm, (uint64) until);
-	if (turns_were_refused(waiter, my_wait.news_seen))
-		return;
-
-	do
+	RACE_POINT("before a waiter sleeps");
+	while (pg_atomic_read_u32(&waiter->news) == my_wait.news_seen && clock_monotonic() < until)
 	{
-		int64		watch = turns_next_watch(waiter);
-
-		sleep_until(Min(until, watch));
-	} while (clock_monotonic() < until && pg_atomic_read_u32(&waiter->news) == my_wait.news_seen &&
-		   !turns_are_overdue(waiter));
-}
-
-/*
- * Sleep until the given time, or a wake-up, while other waiters go first. A
- * waiter that has just stood aside looks once more, since it was not woken for
- * earlier changes.
- */
-static void
-sleep_aside(int64 until)
-{
-	if (turns_stand_aside(my_wait.waiter))
-		return;
-	while (pg_atomic_read_u32(&my_wait.waiter->news) == my_wait.news_seen && clock_monotonic() < until)
-		sleep_until(until);
+		sleep_until(Min(until, turns_next_watch(waiter)));
+		if (turns_are_overdue(waiter))
+			break;
+	}
 }
 
 /* Sleep until it makes sense to look again: when the obstacle ends, or earlier. */
@@ -263,16 +315,13 @@ sleep_behind_lease(const GrantOutcome *refusal)
 	int64		until = Min(Min(my_wait.deadline, my_wait.lock_deadline), my_wait.next_check);
 
 	Assert(refusal->held_until != DT_NOBEGIN);
-	my_wait.known_end = refusal->held_until == DT_NOEND ? 0 : now + (refusal->held_until - clock_now());
-	if (my_wait.known_end != 0)
-		until = Min(until, my_wait.known_end);
+	if (refusal->held_until != DT_NOEND)
+		until = Min(until, now + (refusal->held_until - clock_now()));
 	if (refusal->open || !my_wait.in_all_lines)
 		until = Min(until, now + OPEN_INTERVAL);
 
 	if (my_wait.waiter == NULL)
 		sleep_until(Min(until, now + poll_interval * INT64CONST(1000)));
-	else if (refusal->own_lease)
-		sleep_aside(until);
 	else
 		sleep_in_queue(until);
 }
@@ -305,27 +354,18 @@ wait_behind_transaction(const GrantOutcome *refusal)
 	TransactionId transaction = refusal->transaction;
 	int64		check = Max(my_wait.next_check, clock_monotonic() + DeadlockTimeout * INT64CONST(2000));
 
-	my_wait.known_end = 0;			/* the transaction may change it */
-	if (my_wait.waiter != NULL)
-	{
-		if (refusal->own_lease)
-			turns_stand_aside(my_wait.waiter);
-		turns_go_away(my_wait.waiter, transaction);
-	}
+	RACE_POINT("before a waiter is away");
 	if (!lock_wait_until(Min(Min(my_wait.deadline, my_wait.lock_deadline), check), wait_in_lock_manager, &transaction))
 		release_transaction_lock(transaction);
-	if (my_wait.waiter != NULL)
-		turns_come_back(my_wait.waiter);
-
 	check_client();
 }
 
 /*
- * Wait until the obstacle that refused a try may be gone; false if the time is
- * over.
+ * May the wait go on after this refusal? False if the time is over. Tells the
+ * queue how this backend waits.
  */
 bool
-wait_for(const GrantOutcome *refusal)
+wait_may_go_on(const GrantOutcome *refusal)
 {
 	Assert(my_wait.active && refusal->result != GRANTED);
 
@@ -333,56 +373,61 @@ wait_for(const GrantOutcome *refusal)
 	if (clock_monotonic() >= my_wait.deadline)
 		return false;
 	check_lock_timeout();
+	if (my_wait.waiter == NULL)
+		return true;
 
-	if (is_time_to_check() && my_wait.waiter != NULL)
-		check_deadlock(refusal);
+	RACE_POINT("before a waiter tells its refusal");
+	my_wait.looks_again = turns_were_refused(my_wait.waiter, my_wait.refusals,
+											 refusal->result == REFUSED_OPEN, my_wait.news_seen);
+	return true;
+}
 
-	if (my_wait.before_sleep != NULL)
-		my_wait.before_sleep();
-	if (refusal->result == REFUSED_OPEN)
+/* Wait until the obstacle that refused a try may be gone. */
+void
+wait_sleep(const GrantOutcome *refusal)
+{
+	if (my_wait.looks_again)
+		CHECK_FOR_INTERRUPTS();
+	else if (refusal->result == REFUSED_OPEN)
 		wait_behind_transaction(refusal);
 	else
 		sleep_behind_lease(refusal);
 	check_lock_timeout();
-	begin_look();
-	return true;
 }
 
 /*
- * When did the lease that was just granted become free? When its release
- * called us, or when it expired; 0 if that is not known.
+ * Look again after a sleep. Fails if this backend is the victim of a deadlock.
+ * That is checked before the look, since a look may call the waiter that we
+ * wait for.
  */
-static int64
-free_since(int64 called_at, int64 now)
+void
+wait_look_again(void)
 {
-	int64		expired_at = my_wait.known_end <= now ? my_wait.known_end : 0;
-
-	if (called_at == 0 || expired_at == 0)
-		return Max(called_at, expired_at);
-	return Min(called_at, expired_at);
+	if (my_wait.waiter != NULL)
+	{
+		if (is_time_to_check())
+			check_deadlock();
+		RACE_POINT("before a waiter comes back");
+		turns_come_back(my_wait.waiter);
+	}
+	begin_look();
 }
 
 /* End the wait, with the lease on this resource, or with none if it is NULL. */
 void
 wait_end(const text *granted)
 {
-	int64		now = clock_monotonic();
 	Waiter	   *waiter = my_wait.waiter;
-	Departure	departure = {.granted = granted != NULL, .known_end = my_wait.known_end};
-	int64		since;
+	int64		free_since;
 
 	my_wait.active = false;
 	if (waiter == NULL)
 		return;
 
-	departure.shares = my_wait.request->mode != MODE_EXCLUSIVE;
-	if (granted != NULL)
-		departure.hash = queue_hash(granted);
-	since = turns_leave(waiter, &departure);
+	free_since = turns_leave(waiter, granted != NULL ? queue_hash(granted) : 0);
 	my_wait.waiter = NULL;
 
-	stats_wait_ended(now - my_wait.begun_at);
-	since = granted != NULL ? free_since(since, now) : 0;
-	if (since != 0)
-		stats_handed_off(now - since);
+	stats_wait_ended(clock_monotonic() - my_wait.begun_at);
+	if (free_since != 0)
+		stats_handed_off(clock_monotonic() - free_since);
 }

@@ -225,6 +225,8 @@ SELECT code, message FROM error_of($$ SELECT lease_request('door', '0', 'ann') $
 SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', '-1 s') $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', mode => NULL) $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', mode => 'read "only"') $$);
+SELECT message FROM error_of($$ SELECT lease_request(E'do\nor', '1 hour', 'ann', mode => E'read\r\n\x1Bonly') $$);
+SELECT length(message) < 2000 AS short, message ~ 'xxx[.][.][.]"$' AS cut FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', mode => repeat('x', 1000000)) $$);
 SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', mode => '') $$);
 SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', mode => 'Shared') $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', mode => 'permit') $$);

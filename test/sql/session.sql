@@ -13,7 +13,7 @@ END $$;
 SELECT setval('lease_token_seq', 100);
 
 -- without a ttl it has no other end; pid and end are shown
-SELECT granted, token, expires_at FROM lease_request('door', NULL, 'ann', session => true);
+SELECT granted, token > 0 AS token, expires_at FROM lease_request('door', NULL, 'ann', session => true);
 -- a server before 17 that does not preload the library has no such leases
 SELECT :'SQLSTATE' = '0A000' AS unsupported \gset
 \if :unsupported
@@ -35,7 +35,7 @@ BEGIN;
 SELECT pg_advisory_unlock_all();
 SELECT 1 / 0;
 ROLLBACK;
-SELECT state, lease_token('door', 'ann') AS token, lease_assert('door', 'ann') AS asserted FROM lease_status;
+SELECT state, lease_token('door', 'ann') > 0 AS token, lease_assert('door', 'ann') > 0 AS asserted FROM lease_status;
 -- renewed, it still has no end; with a ttl, it has one
 SELECT lease_renew('door', '1 hour', 'ann');
 SELECT expires_at FROM lease_status;
@@ -117,6 +117,9 @@ SELECT * FROM error_of($$ SELECT lease_transfer('bound', 'ann', 'bob') $$);
 SELECT code, message FROM error_of($$ SELECT lease_request('door', NULL, 'ann') $$);
 SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', session => NULL) $$);
 SELECT code, message FROM error_of($$ SELECT lease_request('door', NULL, 'ann', session => true, lock_delay => '1 s') $$);
+SELECT code, message FROM error_of($$ SELECT lease_request('bound', '1 hour', 'ann', if_own => 'renew', lock_delay => '1 s') $$);
+SELECT granted, reason FROM lease_request('bound', '1 hour', 'ann', if_own => 'renew', lock_delay => '0');
+SELECT lock_delay FROM lease_lock WHERE resource = 'bound';
 SET lease_lock.max_ttl = '1min';
 SELECT code, message FROM error_of($$ SELECT lease_request('door', NULL, 'ann', session => true) $$);
 RESET lease_lock.max_ttl;

@@ -1,5 +1,5 @@
-# A dump carries the token sequence but no lease: nobody holds one in the
-# restored database, and its tokens go on above those that are out already.
+# A dump carries neither leases nor tokens: nobody holds a lease in the restored
+# database, and its tokens go on above those that are out already.
 use strict;
 use warnings;
 

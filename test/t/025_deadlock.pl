@@ -53,7 +53,7 @@ sub circle
 	my $passed = time - $since;
 
 	like($error, qr/ERROR:  40P01: deadlock detected while waiting for the lease on "r0"/, "$name: the last one is the victim");
-	cmp_ok($passed, '<', 5, "$name: soon") if !$params{patient};
+	cmp_ok($passed, '<', $WaitTest::LIMIT, "$name: soon") if !$params{patient};
 	foreach my $i (0 .. $last)
 	{
 		my $next = ($i + 1) % $n;

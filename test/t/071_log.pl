@@ -43,10 +43,11 @@ sub logs
 }
 
 my $ms = '\d+\.\d{3} ms';
+my $by = 'process \d+, application "071_log.pl"';
 my $until = 'until \d{4}-\d\d-\d\d [\d:.]+\S+';
 my $expired = q{SELECT lease_acquire('door', '1 ms', 'ann'); SELECT pg_sleep(0.005)};
 my $takeover = "$expired; SELECT lease_acquire('door', '1 hour', 'bob')";
-my $takeover_line = qq{lease on "door" taken over by owner "bob" of role "postgres" from owner "ann" of role "postgres" $ms after it expired, token \\d+ after \\d+};
+my $takeover_line = qq{lease on "door" taken over by owner "bob" of role "postgres" from owner "ann" of role "postgres" $ms after it expired, token \\d+ after \\d+, $by};
 my $rest = q{SELECT lease_renew('door', '2 hours', 'bob'), lease_acquire('door', '1 hour', 'carl'); SELECT lease_release('door', 'bob')};
 
 $session->query_safe(q{SET client_min_messages = 'log'});
@@ -62,7 +63,7 @@ logs('none', "$takeover; $rest");
 
 $session->query_safe(q{SET lease_lock.log_events = 'all'});
 logs('all', "$takeover; $rest",
-	qq{lease on "door" granted to owner "ann" of role "postgres" $until, token \\d+},
+	qq{lease on "door" granted to owner "ann" of role "postgres" $until, token \\d+, $by},
 	$takeover_line,
 	qq{lease on "door" renewed by owner "bob" of role "postgres" $until, token \\d+},
 	qq{lease on "door" released by owner "bob" of role "postgres" $ms before it expired, token \\d+});

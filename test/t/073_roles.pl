@@ -73,7 +73,7 @@ my %try = (
 	watch => q{SELECT lease_watch('', 'c')},
 	unwatch => q{SELECT lease_unwatch('', 'c')},
 	watches => q{SELECT count(*) FROM lease_watches},
-	session_ended => q{SELECT lease_session_ended(0)},
+	session_ended => q{SELECT lease_session_ended(1)},
 	difference => q{SELECT lease_clock_difference()},
 	stats => q{SELECT scope FROM lease_stats},
 	status => q{SELECT owner FROM lease_status WHERE resource = 'held'},

@@ -97,7 +97,7 @@ cmp_ok($admin->query_safe("SELECT count(fmgr_c_validator(p.oid)) $functions AND 
 is( $admin->query_safe(qq{
 		SELECT string_agg(name, ' ') FROM unnest(ARRAY[
 			'lease_acquire(text,interval,text)', 'lease_acquire(text,interval,text,interval)',
-			'lease_wait(text,interval,text,interval,boolean)', 'lease_release(text,text)',
+			'lease_renew_several(text[],interval,text)', 'lease_assert_token(text,bigint)', 'lease_release(text,text)',
 			'lease_release_all(text)', 'lease_renew(text,interval,text)', 'lease_token(text,text)', 'lease_purge()',
 			'lease_waiters()']) AS name
 		WHERE to_regprocedure(name) NOT IN (SELECT p.oid $functions)}),

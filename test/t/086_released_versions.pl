@@ -130,12 +130,20 @@ SQL
 	is(objects(), $before, 'which changed nothing');
 }
 
-foreach my $script (glob "$old_versions/lease_lock--*.sql")
+my @frozen = glob "$old_versions/lease_lock--*.sql";
+cmp_ok(scalar @frozen, '>', 0, 'there are frozen versions');
+foreach my $script (@frozen)
 {
 	my ($version) = $script =~ /--(.*)\.sql$/;
 
-	write_script($version, slurp_file($script)) if !-e "$folder/lease_lock--$version.sql";
-	next if $version eq $current;
+	# A frozen version does not change: a change needs a new version, and an update script.
+	if ($version eq $current)
+	{
+		is(slurp_file("$folder/lease_lock--$version.sql"), slurp_file($script),
+			"version $version is as it was frozen (before its release: test/old_versions/freeze)");
+		next;
+	}
+	write_script($version, slurp_file($script));
 	update_beside_sessions($version, $current);
 	is(objects(), objects_of($current), "updated from $version, or installed: the same objects");
 }

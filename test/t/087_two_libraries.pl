@@ -48,7 +48,7 @@ lease_next(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(true);
 }
 C
-	system_or_bail('make', '-s', '-C', $tree, 'with_llvm=no', "PG_CONFIG=$bin/pg_config", 'lease_lock.so');
+	system_or_bail('make', '-s', '-C', $tree, 'with_llvm=no', 'CLIENT=', "PG_CONFIG=$bin/pg_config", 'lease_lock.so');
 	return "$tree/lease_lock.so";
 }
 

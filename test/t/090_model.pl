@@ -20,7 +20,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $sequences = $ENV{MODEL_SEQUENCES} // (defined $ENV{MODEL_SEED} ? 1 : 2000);
+my $sequences = $ENV{MODEL_SEQUENCES} // (defined $ENV{MODEL_SEED} ? 1 : 1000);
 my $first = $ENV{MODEL_SEED} // (time % 1_000_000) * 1000;
 my $batch = 100;
 my $enough = defined $ENV{MODEL_SEQUENCES} ? 0 : time + 180;

@@ -74,8 +74,8 @@ foreach my $end ('ROLLBACK', 'COMMIT')
 }
 
 # A waiter for any of several leases notices in time that one of them has
-# expired, although a transaction has another one. The best of three counts, on
-# a busy machine.
+# expired, although a transaction has another one, and not only when it looks by
+# itself. On a busy machine the first tries may take as long.
 {
 	my $session = open_session($node);
 	my $least = 5;
@@ -92,10 +92,11 @@ foreach my $end ('ROLLBACK', 'COMMIT')
 			RETURN extract(epoch FROM clock_timestamp() - begun_at);
 		END $$});
 	$session->query_safe(q{BEGIN; SELECT lease_acquire_shared('open', '1 hour', 'reader')});
-	for (1 .. 3)
+	for (1 .. 20)
 	{
 		my $seconds = look($node, 'SELECT wait_for_end()');
 		$least = $seconds if $seconds < $least;
+		last if $least < 0.8;
 	}
 	cmp_ok($least, '<', 0.8, 'any of several: the end of one is noticed beside an open transaction');
 	$session->quit;

@@ -16,7 +16,7 @@ use PostgreSQL::Test::Utils;
 use RaceLog;
 use Test::More;
 
-my $seconds = $ENV{RACE_SECONDS} // 6;
+my $seconds = $ENV{RACE_SECONDS} // 4;
 my $seed = $ENV{RACE_SEED} // time % 1_000_000;
 my $node = start_node('races', <<'CONF');
 fsync = off

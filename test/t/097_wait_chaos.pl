@@ -190,7 +190,7 @@ sub run_round
 			$session->query_safe($holder ? 'ROLLBACK' : q{SELECT lease_release_all('holder')});
 			$released = time;
 		}
-		if ($released && time > $released + 30)
+		if ($released && time > $released + $WaitTest::LIMIT)
 		{
 			push @wrong, 'they wait for ever: '
 			  . look($node, q{SELECT string_agg(concat_ws(' ', owner, pid, position, blocked_by_owner, blocked_by_xid), ', ') FROM lease_waiters});
@@ -214,7 +214,7 @@ sub run_round
 	{
 		push @wrong, "w$n did not get it" if ($n * 7 + $round) % 8 > 1 && !$disturbed{"w$n"} && !$granted{"w$n"};
 	}
-	my $end = time + 5;
+	my $end = time + $WaitTest::LIMIT;
 	usleep(5_000) while time < $end && look($node, 'SELECT count(*) FROM lease_waiters') != 0;
 	push @wrong, 'a waiter is left' if look($node, 'SELECT count(*) FROM lease_waiters') != 0;
 	return (scalar keys %granted, @wrong);

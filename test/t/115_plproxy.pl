@@ -42,12 +42,23 @@ like(make_router($first, @connections[ 0, 1 ]), qr/55000: partition 0 of 2 says 
 like(make_router($first, connection($first, 'postgres')), qr/55000: partition 0 is not prepared/, 'a database that is no partition');
 is($first->safe_psql('router', q{SELECT count(*) FROM pg_namespace WHERE nspname = 'lease_router'}), 0, 'nothing is left of a refused router');
 
+$first->safe_psql('router', q{
+	CREATE ROLE early LOGIN;
+	GRANT CREATE ON DATABASE router TO early;
+	GRANT CREATE ON SCHEMA public TO early;
+	SET ROLE early;
+	CREATE FUNCTION lease_token(resource text, owner text) RETURNS bigint LANGUAGE sql AS $$ SELECT 1::bigint $$});
+like(make_router($first, @connections), qr/42501: objects of these scripts belong to a role that is no superuser.*lease_token\(text,text\) of role early/s, 'a function of somebody else');
+$first->safe_psql('router', 'SET ROLE early; DROP FUNCTION lease_token; CREATE SCHEMA plproxy');
+like(make_router($first, @connections), qr/42501: .*schema plproxy of role early/s, 'a schema of somebody else');
+$first->safe_psql('router', 'DROP SCHEMA plproxy; DROP OWNED BY early');
+
 is(make_router($first, @connections), '', 'a router to four partitions');
 is(make_router($first, @connections), '', 'can be made again');
 like(make_router($first, $connections[0]), qr/0A000: the router has 4 partitions, and 1 are given.*Splitting/s, 'another number of partitions');
 like(make_router($first, @connections, @connections[ 0, 1, 2, 2 ]), qr/0A000: the router has 4 partitions, and 8 are given/, 'others than each twice');
 is(make_router($first, @connections, @connections), '', 'each of them twice');
-$first->safe_psql('router', 'DROP SERVER lease_lock CASCADE');
+$first->safe_psql('router', 'TRUNCATE lease_router.partitions');
 is(make_router($first, @connections), '', 'four again');
 
 # The partition of each name.
@@ -108,7 +119,7 @@ SELECT COLUMNS FROM lease_request('a', '1 hour', 'o', mode => 'shared')
 SELECT COLUMNS FROM lease_request('a', '1 hour', 'p', '1 ms')
 SELECT COLUMNS FROM lease_request('a', '1 hour', 'p', mode => 'none')
 SELECT COLUMNS FROM lease_request('y', '1 hour', 'p', min_hold => '1 ms', lock_delay => '1 ms', payload => '{"a": [1, "é"]}')
-SELECT resource, slot, mode, owner, state, holds, holder, payload FROM lease_status WHERE state = 'held' ORDER BY resource COLLATE "C", slot
+SELECT resource, slot, mode, owner, state, holds, role, payload FROM lease_status WHERE state = 'held' ORDER BY resource COLLATE "C", slot
 SELECT lease_acquire_all(ARRAY['{t}1', '{t}2'], '1 hour', 'o'), lease_acquire_all(ARRAY['{t}2', '{t}3'], '1 hour', 'p', '1 ms'), lease_acquire('{t}3', '1 hour', 'q')
 SELECT lease_acquire_all(ARRAY['{t}1', NULL], '1 hour', 'o')
 SELECT lease_acquire_all(ARRAY[]::text[], '1 hour', 'o')
@@ -222,14 +233,87 @@ like($told . finish_query($waiter), qr/40P01: .*REMOTE ERROR: .*DETAIL:  Remote 
 is($first->safe_psql('router', q{BEGIN; SELECT lease_acquire('tx', '1 hour', 'o'); ROLLBACK; SELECT lease_acquire('tx', '1 hour', 'p')}),
 	"t\nf", 'a rollback in the router does not release');
 
-# The role that calls is the holder in the partition.
+# The role that calls is the role of the lease in the partition.
 is($first->safe_psql('router', q{SELECT lease_acquire('of app', '1 hour', 'secret')}, extra_params => [ '-U', 'app' ]), 't', 'a lease of a role');
-is($first->safe_psql('router', q{SELECT holder, owner FROM lease_status WHERE resource = 'of app'}, extra_params => [ '-U', 'app' ]),
+is($first->safe_psql('router', q{SELECT role, owner FROM lease_status WHERE resource = 'of app'}, extra_params => [ '-U', 'app' ]),
 	'app|secret', 'arrives under its name');
-is($first->safe_psql('router', q{SELECT holder, owner IS NULL FROM lease_status WHERE resource = 'of app'}, extra_params => [ '-U', 'other' ]),
+is($first->safe_psql('router', q{SELECT role, owner IS NULL FROM lease_status WHERE resource = 'of app'}, extra_params => [ '-U', 'other' ]),
 	'app|t', 'and another role does not see the owner');
 sql_fails($first, q{SELECT lease_release('of app', 'secret')}, '42501', 'app|role', 'nor may release it', dbname => 'router', role => 'other');
 sql_fails($first, q{SELECT lease_break('of app')}, '42501', 'permission denied', 'nor break it', dbname => 'router', role => 'other');
+
+# The partitions trust the router. Who one is there follows from who one is here, and nobody can choose it: not a plain role, one that may
+# create objects, one that may create roles, one that may read everything, a member of another role.
+$first->safe_psql('router', q{
+	CREATE ROLE plain LOGIN;
+	CREATE ROLE creator LOGIN;
+	CREATE ROLE creates_roles LOGIN CREATEROLE;
+	CREATE ROLE reader LOGIN IN ROLE pg_monitor, pg_read_all_data;
+	CREATE ROLE member LOGIN IN ROLE app;
+	GRANT CREATE ON DATABASE router TO creator;
+	GRANT CREATE ON SCHEMA public TO creator});
+$second->safe_psql('postgres', 'CREATE ROLE plain LOGIN; CREATE ROLE member LOGIN IN ROLE app');
+like(make_router($first, map { "$_ user=postgres" } @connections), qr/22023: a connection string must not contain a user, password or service/, 'no user for all');
+like(make_router($first, map { "$_ password = secret" } @connections), qr/22023: a connection string must not contain/, 'no password that all can read');
+$first->safe_psql('router', 'CREATE SERVER lease_lock FOREIGN DATA WRAPPER plproxy OPTIONS (p0 $$dbname=p0$$)');
+like(make_router($first, @connections), qr/55000: there is a foreign server "lease_lock"/, 'no foreign server, which could have user mappings');
+$first->safe_psql('router', 'DROP SERVER lease_lock');
+my $elsewhere = connection($first, 'p0') . ' user=postgres';
+my %attacks = (
+	'a user mapping' => [ q{CREATE USER MAPPING FOR CURRENT_USER SERVER lease_lock OPTIONS (user 'postgres')}, '42704' ],
+	'a server' => [ "CREATE SERVER lease_lock FOREIGN DATA WRAPPER plproxy OPTIONS (p0 '$elsewhere')", '42501' ],
+	'a function' => [ "CREATE FUNCTION pg_temp.f() RETURNS SETOF text LANGUAGE plproxy AS \$\$ CONNECT '$elsewhere'; SELECT current_user::text; \$\$", '42501' ],
+	'a cluster' => [ "CREATE OR REPLACE FUNCTION plproxy.get_cluster_partitions(cluster_name text) RETURNS SETOF text LANGUAGE sql AS \$\$ SELECT '$elsewhere' \$\$", '42501' ],
+	'an overload for a cluster' => [ "CREATE FUNCTION plproxy.get_cluster_partitions(cluster_name name) RETURNS SETOF text LANGUAGE sql AS \$\$ SELECT '$elsewhere' \$\$", '42501' ],
+	'another connection' => [ "UPDATE lease_router.partitions SET connection = '$elsewhere', changes = changes + 1", '42501' ],
+	'one more connection' => [ "INSERT INTO lease_router.partitions VALUES (4, '$elsewhere')", '42501' ],
+	'the rule' => [ 'CREATE OR REPLACE FUNCTION lease_router.logical_partition(resource text) RETURNS integer LANGUAGE sql AS $$ SELECT 0 $$', '42501' ],
+	'a function of the router' => [ 'SELECT * FROM lease_router.facts(0)', '42501' ],
+	'another role' => [ 'SET ROLE other', '42501' ],
+	'the superuser' => [ 'SET ROLE postgres', '42501' ],
+	'another session user' => [ 'SET SESSION AUTHORIZATION other', '42501' ],
+	'a lease of another role' => [ q{SELECT lease_release('of app', 'secret')}, 'XX000|42501' ]);
+foreach my $role (qw(plain creator creates_roles reader member))
+{
+	foreach my $attack (sort keys %attacks)
+	{
+		next if $role eq 'member' && $attack eq 'a lease of another role';    # it may
+		sql_fails($first, $attacks{$attack}[0], $attacks{$attack}[1], '.', "$role: $attack", dbname => 'router', role => $role);
+	}
+}
+is($first->safe_psql('router', 'SELECT count(*) FROM pg_user_mappings'), 0, 'there is no user mapping');
+is($first->safe_psql('router', q{SET ROLE member; SELECT lease_release('of app', 'secret')}), 't', 'a role has the privileges on the partition that it has there');
+
+# One session, one role after another; a function that runs as its definer.
+my $roles = open_session($first, 'router');
+$roles->query_safe(q{SET ROLE app; CREATE FUNCTION pg_temp.take(name text) RETURNS bool LANGUAGE sql SECURITY DEFINER AS $$ SELECT public.lease_acquire(name, '1 hour', 'o') $$});
+is($roles->query_safe(q{SELECT lease_acquire('first', '1 hour', 'o')}), 't', 'as one role');
+$roles->query_safe('RESET ROLE; SET ROLE other');
+session_fails($roles, q{SELECT lease_release('first', 'o')}, '42501', 'must have the privileges|permission denied', 'then as another');
+is($roles->query_safe(q{SELECT lease_acquire('second', '1 hour', 'o'), pg_temp.take('third')}), 't|t', 'a lease of its own, and one by a function');
+is($roles->query_safe(q{SELECT string_agg(resource || ' ' || role, ', ' ORDER BY resource) FROM lease_status WHERE resource IN ('first', 'second', 'third')}),
+	'first app, second other, third app', 'each belongs to the role that acquired it');
+$roles->quit;
+
+# With a password, which is in a file of the account that the router's server runs as. A superuser of the router is kept out.
+my $passfile = $PostgreSQL::Test::Utils::tmp_check . '/passfile';
+append_to_file($passfile, "*:*:*:app:secret\n");
+chmod 0600, $passfile;
+is(make_router($first, map { "$_ passfile=$passfile" } @connections), '', 'a file of passwords');
+$second->safe_psql('postgres', q{ALTER ROLE app PASSWORD 'secret'});
+my $hba = slurp_file($second->data_dir . '/pg_hba.conf');
+open(my $file, '>', $second->data_dir . '/pg_hba.conf') or die;
+print $file "local p1,p3 +lease_router_user scram-sha-256\nlocal p1,p3 all reject\n$hba";
+close $file;
+$second->reload;
+is($first->safe_psql('router', "SELECT lease_acquire('$busy', '1 hour', 'app') IS NOT NULL", extra_params => [ '-U', 'app' ]), 't', 'a role with a password');
+sql_fails($first, "SELECT lease_acquire('$busy', '1 hour', 'o')", 'XX000', 'password', 'a role without one', dbname => 'router', role => 'other');
+sql_fails($first, "SELECT lease_acquire('$busy', '1 hour', 'o')", 'XX000', 'pg_hba.conf rejects', 'no superuser', dbname => 'router');
+open($file, '>', $second->data_dir . '/pg_hba.conf') or die;
+print $file $hba;
+close $file;
+$second->reload;
+is(make_router($first, @connections), '', 'as before');
 
 # Clients that hash by themselves agree with the router. Their code is that of docs/scaling.md.
 my @names = ('order:1', '{order:1}/x', 'x{}y{z}', 'a{b', '}{', '{{a}}', 'é', '日本{語}', "line\nbreak", '{a' . "\n" . '}b', map { "name $_" } 1 .. 50);

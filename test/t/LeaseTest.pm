@@ -10,6 +10,7 @@ use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 
 our @EXPORT = qw(
   start_node
@@ -19,6 +20,7 @@ our @EXPORT = qw(
   begin_query
   finish_query
   wait_until_blocked
+  slowness
 );
 
 # Seconds that a test file may take. Far more than it needs on a busy machine,
@@ -142,6 +144,17 @@ sub finish_query
 
 	$session->{stderr} = '';
 	return $stdout . $stderr;
+}
+
+# How many times slower than a quiet machine is this one now? For steps that have
+# to come before a time is over, which can then be so much longer.
+sub slowness
+{
+	my ($node) = @_;
+	my $since = time;
+
+	$node->safe_psql('postgres', 'SELECT 1') foreach 1 .. 5;
+	return 1 + int((time - $since) / 0.3);
 }
 
 # Wait until a backend waits for a lock of another backend.

@@ -31,7 +31,7 @@ our @EXPORT = qw(
 
 # Seconds after which an expected event counts as lost. Far more than a busy
 # machine needs, and far less than NEVER.
-our $LIMIT = 20;
+our $LIMIT = $PostgreSQL::Test::Utils::timeout_default;
 
 # Settings under which a waiter depends on its wake-ups alone. Otherwise a
 # repeated look would hide a lost wake-up.

@@ -1,0 +1,24 @@
+/*-------------------------------------------------------------------------
+ *
+ * clock.h
+ *		Time that nobody can set, in microseconds.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CLOCK_H
+#define CLOCK_H
+
+#include <poll.h>
+
+typedef int64 Time;				/* a point of time, or a length of time */
+
+#define SECOND			INT64CONST(1000000)
+#define TIME_FOREVER	PG_INT64_MAX
+
+extern void clock_open(void);
+extern Time clock_now(void);
+extern Time clock_after(Time from, Time length);
+extern double clock_seconds(Time length);
+extern void clock_poll(struct pollfd *fds, int nfds, Time until);
+
+#endif							/* CLOCK_H */

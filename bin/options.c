@@ -1,0 +1,351 @@
+/*-------------------------------------------------------------------------
+ *
+ * options.c
+ *		The command line of lease_run.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres_fe.h"
+
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "common/logging.h"
+#include "fe_utils/option_utils.h"
+#include "getopt_long.h"
+#include "message.h"
+#include "options.h"
+
+#define DEFAULT_TTL	(30 * SECOND)
+#define MAX_TIME	(INT64CONST(1000000) * 86400 * SECOND)	/* a million days */
+#define MIN_SPARE	(SECOND / 2)
+
+static const struct
+{
+	const char *name;
+	Time		length;
+}			units[] = {
+	{"us", 1},
+	{"ms", 1000},
+	{"s", SECOND},
+	{"min", 60 * SECOND},
+	{"h", 3600 * SECOND},
+	{"d", 86400 * SECOND}
+};
+
+static const struct
+{
+	const char *name;
+	int			signo;
+}			signal_names[] = {
+	{"TERM", SIGTERM},
+	{"INT", SIGINT},
+	{"HUP", SIGHUP},
+	{"QUIT", SIGQUIT},
+	{"KILL", SIGKILL},
+	{"USR1", SIGUSR1},
+	{"USR2", SIGUSR2},
+	{"ALRM", SIGALRM},
+	{"ABRT", SIGABRT}
+};
+
+enum LongOption
+{
+	OPTION_WAIT = 1000,
+	OPTION_PERMITS,
+	OPTION_MIN_HOLD,
+	OPTION_PAYLOAD,
+	OPTION_OWNER,
+	OPTION_SIGNAL,
+	OPTION_KILL_AFTER
+};
+
+static const struct option long_options[] = {
+	{"ttl", required_argument, NULL, 't'},
+	{"no-wait", no_argument, NULL, 'n'},
+	{"wait", required_argument, NULL, OPTION_WAIT},
+	{"shared", no_argument, NULL, 's'},
+	{"permits", required_argument, NULL, OPTION_PERMITS},
+	{"min-hold", required_argument, NULL, OPTION_MIN_HOLD},
+	{"payload", required_argument, NULL, OPTION_PAYLOAD},
+	{"owner", required_argument, NULL, OPTION_OWNER},
+	{"conflict-exit-code", required_argument, NULL, 'E'},
+	{"signal", required_argument, NULL, OPTION_SIGNAL},
+	{"kill-after", required_argument, NULL, OPTION_KILL_AFTER},
+	{"quiet", no_argument, NULL, 'q'},
+	{"verbose", no_argument, NULL, 'v'},
+	{"dbname", required_argument, NULL, 'd'},
+	{"host", required_argument, NULL, 'h'},
+	{"port", required_argument, NULL, 'p'},
+	{"username", required_argument, NULL, 'U'},
+	{"no-password", no_argument, NULL, 'w'},
+	{"password", no_argument, NULL, 'W'},
+	{"help", no_argument, NULL, '?'},
+	{"version", no_argument, NULL, 'V'},
+	{NULL, 0, NULL, 0}
+};
+
+static void
+print_help(void)
+{
+	printf("lease_run runs a command while it holds a lease of the PostgreSQL extension lease_lock.\n\n"
+		   "Usage:\n"
+		   "  lease_run [OPTION]... RESOURCE [--] COMMAND [ARG]...\n"
+		   "\nThe lease:\n"
+		   "  -t, --ttl=TIME             how long it lasts without a renewal (default 30s)\n"
+		   "  -n, --no-wait              give up at once if it is taken\n"
+		   "      --wait=TIME            wait at most this long (default: without limit)\n"
+		   "  -s, --shared               share it with others who share it\n"
+		   "      --permits=N            take one of N permits\n"
+		   "      --min-hold=TIME        keep it so long, even if the command ends before\n"
+		   "      --payload=JSON         data to store with it\n"
+		   "      --owner=TEXT           who holds it (default HOST:PID:RANDOM)\n"
+		   "  -E, --conflict-exit-code=N exit status if it is taken (default 1)\n"
+		   "\nThe command, if the lease is lost:\n"
+		   "      --signal=SIGNAL        what it gets first (default TERM)\n"
+		   "      --kill-after=TIME      how long after that it gets SIGKILL (default: a tenth of the ttl)\n"
+		   "\nMessages:\n"
+		   "  -q, --quiet                none if the lease is taken; only errors\n"
+		   "  -v, --verbose              each step, with times\n"
+		   "  -V, --version              print the version, then exit\n"
+		   "  -?, --help                 print this help, then exit\n"
+		   "\nConnection options:\n"
+		   "  -d, --dbname=DBNAME        database name or connection string\n"
+		   "  -h, --host=HOSTNAME        database server host or socket directory\n"
+		   "  -p, --port=PORT            database server port\n"
+		   "  -U, --username=USERNAME    user name to connect as\n"
+		   "  -w, --no-password          never prompt for password\n"
+		   "  -W, --password             force password prompt\n"
+		   "\nA TIME has a unit: us, ms, s, min, h or d.\n"
+		   "The command sees LEASE_RESOURCE, LEASE_OWNER and LEASE_TOKEN.\n"
+		   "\nExit status: that of the command; 128 + N if signal N ended it; 1 (see -E) if the lease is taken;\n"
+		   "64 wrong usage, 69 no server, 75 the lease was lost and the command was ended,\n"
+		   "126 and 127 the command cannot be executed or found.\n");
+}
+
+static void
+pg_attribute_noreturn()
+wrong_usage(void)
+{
+	pg_log_error_hint("Try \"lease_run --help\" for more information.");
+	exit(EXIT_USAGE);
+}
+
+/*
+ * A time as in postgresql.conf, but with a unit: 30s, 1.5min, "1 h".
+ */
+static Time
+parse_time(const char *text, const char *option)
+{
+	char	   *end;
+	double		number;
+
+	errno = 0;
+	number = strtod(text, &end);
+	while (isspace((unsigned char) *end))
+		end++;
+	for (int i = 0; i < (int) lengthof(units); i++)
+	{
+		if (end != text && strcmp(end, units[i].name) == 0 && errno == 0 &&
+			number >= 0 && number * units[i].length <= MAX_TIME)
+			return (Time) rint(number * units[i].length);
+	}
+	pg_log_error("invalid value \"%s\" for option %s", text, option);
+	pg_log_error_hint("Valid units are \"us\", \"ms\", \"s\", \"min\", \"h\", and \"d\".");
+	exit(EXIT_USAGE);
+}
+
+static int
+parse_signal(const char *text)
+{
+	const char *name = pg_strncasecmp(text, "SIG", 3) == 0 ? text + 3 : text;
+	char	   *end;
+	long		number = strtol(text, &end, 10);
+
+	for (int i = 0; i < (int) lengthof(signal_names); i++)
+	{
+		if (pg_strcasecmp(name, signal_names[i].name) == 0)
+			return signal_names[i].signo;
+	}
+	if (*end != '\0' || number <= 0 || number >= NSIG)
+	{
+		pg_log_error("invalid value \"%s\" for option %s", text, "--signal");
+		wrong_usage();
+	}
+	return (int) number;
+}
+
+static int
+parse_number(const char *text, const char *option, int min, int max)
+{
+	int			number;
+
+	if (!option_parse_int(text, option, min, max, &number))
+		exit(EXIT_USAGE);
+	return number;
+}
+
+/*
+ * An owner that nobody else has.
+ */
+static const char *
+default_owner(void)
+{
+	char		host[256] = "localhost";
+	uint64		random;
+
+	gethostname(host, sizeof(host) - 1);
+	if (getentropy(&random, sizeof(random)) < 0)
+		pg_fatal("could not generate a random number: %m");
+	return psprintf("%s:%d:%016llx", host, (int) getpid(), (unsigned long long) random);
+}
+
+static void
+set_mode(Options *options, const char *mode)
+{
+	if (strcmp(options->mode, "exclusive") != 0 && strcmp(options->mode, mode) != 0)
+	{
+		pg_log_error("--shared and --permits cannot be used together");
+		wrong_usage();
+	}
+	options->mode = mode;
+}
+
+static void
+apply_option(Options *options, int option, char *value)
+{
+	switch (option)
+	{
+		case 't':
+			options->ttl = parse_time(value, "-t/--ttl");
+			break;
+		case 'n':
+			options->wait = 0;
+			break;
+		case OPTION_WAIT:
+			options->wait = parse_time(value, "--wait");
+			break;
+		case 's':
+			set_mode(options, "shared");
+			break;
+		case OPTION_PERMITS:
+			set_mode(options, "permit");
+			options->permits = psprintf("%d", parse_number(value, "--permits", 1, INT_MAX));
+			break;
+		case OPTION_MIN_HOLD:
+			options->min_hold = parse_time(value, "--min-hold");
+			break;
+		case OPTION_PAYLOAD:
+			options->payload = value;
+			break;
+		case OPTION_OWNER:
+			options->owner = value;
+			break;
+		case 'E':
+			options->conflict_exit_code = parse_number(value, "-E/--conflict-exit-code", 0, 255);
+			break;
+		case OPTION_SIGNAL:
+			options->signo = parse_signal(value);
+			break;
+		case OPTION_KILL_AFTER:
+			options->kill_after = parse_time(value, "--kill-after");
+			break;
+		case 'q':
+			pg_logging_set_level(PG_LOG_ERROR);
+			break;
+		case 'v':
+			pg_logging_set_level(PG_LOG_INFO);
+			break;
+		case 'd':
+			options->dbname = value;
+			break;
+		case 'h':
+			options->host = value;
+			break;
+		case 'p':
+			options->port = value;
+			break;
+		case 'U':
+			options->user = value;
+			break;
+		case 'w':
+			options->prompt = PROMPT_NEVER;
+			break;
+		case 'W':
+			options->prompt = PROMPT_ALWAYS;
+			break;
+		case 'V':
+			puts("lease_run (lease_lock) " LEASE_RUN_VERSION);
+			exit(EXIT_SUCCESS);
+		default:
+			wrong_usage();		/* getopt_long already emitted a complaint */
+	}
+}
+
+/*
+ * Half of the ttl must pass before the command gets its signal. A renewal is sent
+ * after a third: the rest is for the answer, and for a second connection.
+ */
+static void
+check_times(Options *options)
+{
+	options->spare = Max(options->ttl / 10, MIN_SPARE);
+	if (options->kill_after < 0)
+		options->kill_after = options->ttl / 10;
+	if (options->kill_after + options->spare > options->ttl / 2)
+	{
+		pg_log_error("a ttl of %g s is too short for a kill-after of %g s",
+					 clock_seconds(options->ttl), clock_seconds(options->kill_after));
+		pg_log_error_detail("SIGKILL is sent %g s before the end of the lease, and the first signal kill-after before that. "
+							"Half of the ttl must have passed until then, so that there is time for renewals.",
+							clock_seconds(options->spare));
+		wrong_usage();
+	}
+	if (options->min_hold > options->ttl)
+	{
+		pg_log_error("--min-hold must not be longer than --ttl");
+		wrong_usage();
+	}
+}
+
+/*
+ * Parse the command line; exits if that is not possible, or all that is asked for.
+ */
+Options
+options_parse(int argc, char **argv)
+{
+	Options		options = {
+		.ttl = DEFAULT_TTL, .wait = TIME_FOREVER, .mode = "exclusive", .min_hold = -1,
+		.conflict_exit_code = 1, .signo = SIGTERM, .kill_after = -1
+	};
+	int			option;
+
+	if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0))
+	{
+		print_help();
+		exit(EXIT_SUCCESS);
+	}
+	pg_logging_set_level(PG_LOG_WARNING);
+	/* "+": the options of the command are not ours. */
+	while ((option = getopt_long(argc, argv, "+t:nsE:qvd:h:p:U:wWV", long_options, NULL)) != -1)
+		apply_option(&options, option, optarg);
+
+	if (argc - optind > 1 && strcmp(argv[optind + 1], "--") == 0)
+	{
+		argv[optind + 1] = argv[optind];
+		optind++;
+	}
+	if (argc - optind < 2)
+	{
+		pg_log_error(argc == optind ? "no resource and no command specified" : "no command specified");
+		wrong_usage();
+	}
+	options.resource = argv[optind];
+	options.command = argv + optind + 1;
+	check_times(&options);
+	if (options.owner == NULL)
+		options.owner = default_owner();
+	return options;
+}

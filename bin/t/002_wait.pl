@@ -1,0 +1,108 @@
+# Waiting for a lease: in turn, woken at once, ended by time or signal; and many
+# lease_run on one resource, of which only one command runs at a time.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseRunTest;
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $crowd = $ENV{LEASE_RUN_CROWD} // 60;
+my $node = start_node('wait', "shared_preload_libraries = lease_lock\nmax_connections = " . ($crowd + 30));
+my $folder = PostgreSQL::Test::Utils::tempdir();
+
+sub waits
+{
+	my ($resource, $number) = @_;
+
+	until_true("$number waiters", sub {
+			$node->safe_psql('postgres', "SELECT count(*) FROM lease_waiters WHERE resource = '$resource'") == $number
+		});
+	return;
+}
+
+# A release wakes the next one. The times are those of one machine's clock.
+my $holder = start_run($node, 'job', $^X, '-MTime::HiRes=time', '-e',
+	'open(F, ">", shift); close(F); sleep 1 until -e $ARGV[0]; print time', "$folder/began", "$folder/go");
+until_true('the command begins', sub { -e "$folder/began" });
+my $waiter = start_run($node, 'job', $^X, '-MTime::HiRes=time', '-e', 'print time');
+waits('job', 1);
+append_to_file("$folder/go", '');
+finish_run($holder);
+finish_run($waiter);
+is_run($waiter, 0, qr/^\d/, qr/^$/, 'waited, and ran');
+cmp_ok($waiter->{out}, '>=', $holder->{out}, 'after the other had ended');
+my $late = $waiter->{out} - $holder->{out};
+cmp_ok($late, '<', 1 * $PostgreSQL::Test::Utils::timeout_default / 30, "woken $late s after it ended, not by a timeout");
+
+# A wait that ends.
+$node->safe_psql('postgres', q{SELECT lease_acquire('taken', '1 hour', 'ann')});
+my $before = time;
+is_run(lease_run($node, '--wait=0.5s', 'taken', 'echo', 'no'), 1, qr/^$/, qr/lease on "taken": taken by "ann"/, 'waited in vain');
+cmp_ok(time - $before, '>=', 0.5, 'for as long as it was told');
+
+# A signal ends the wait, and neither a waiter nor a lease is left.
+foreach my $signal (qw(TERM INT HUP QUIT))
+{
+	my $run = start_run($node, 'taken', 'echo', 'no');
+	my $number = { TERM => 15, INT => 2, HUP => 1, QUIT => 3 }->{$signal};
+
+	waits('taken', 1);
+	kill($signal, $run->{pid});
+	is_run(finish_run($run), 128 + $number, qr/^$/, qr/^$/, "SIG$signal ends a wait");
+	waits('taken', 0);
+}
+
+# Nothing was asked for yet.
+{
+	my $proxy = start_proxy($node);
+	my $run;
+
+	tell_proxy($proxy, 's');
+	$run = start_run($proxy->{connstr}, 'unanswered', 'echo', 'no');
+	until_true('a connection', sub { slurp_file("/proc/$run->{pid}/cmdline") =~ /lease_run/ });
+	kill('TERM', $run->{pid});
+	is_run(finish_run($run), 143, qr/^$/, qr/^$/, 'a signal ends a connection attempt that is not answered');
+	kill('KILL', $proxy->{pid});
+	waitpid($proxy->{pid}, 0);
+}
+
+# The server ends the wait: it is asked again.
+$waiter = start_run($node, 'taken', 'echo', 'yes');
+waits('taken', 1);
+$node->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
+until_true('an error', sub { $waiter->{harness}->pump_nb; $waiter->{err} =~ /asking again/ });
+waits('taken', 1);
+$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM lease_waiters});
+until_true('another error', sub { $waiter->{harness}->pump_nb; $waiter->{err} =~ /asking again.*asking again/s });
+waits('taken', 1);
+$node->safe_psql('postgres', q{SELECT lease_release('taken', 'ann')});
+is_run(finish_run($waiter), 0, qr/^yes\n$/, qr/lease on "taken": no answer .*canceling statement/, 'canceled, terminated, and served');
+
+# Shared leases are held together, an exclusive one alone; permits up to their number.
+my $barrier = q{touch "$0.$$"; while [ $(ls "$0".* | wc -l) -lt 2 ]; do sleep 0.05; done};
+foreach my $mode ('--shared', '--permits=2')
+{
+	my @both = map { start_run($node, $mode, 'together', 'sh', '-c', $barrier, "$folder/both$mode") } 1 .. 2;
+
+	is_run(finish_run($_), 0, qr/^$/, qr/^$/, "$mode: two at once") foreach @both;
+}
+
+# All at once on one resource.
+my @runs = map { start_run($node, '--ttl=2min', 'crowd', alone("$folder/crowd", $_, 'brief')) } 1 .. $crowd;
+my @failed = grep { finish_run($_)->{status} != 0 || $_->{err} ne '' } @runs;
+is(scalar @failed, 0, "$crowd at once: all were served");
+diag("$_->{status} $_->{err}") foreach @failed;
+my $log = slurp("$folder/crowd.log");
+is(join(' ', sort { $a <=> $b } $log =~ /^(\d+) ended/mg), join(' ', 1 .. $crowd), 'each ran once');
+like($log, qr/^(?:(\d+) began \d+\n\1 ended \d+\n){$crowd}$/, 'one after the other, without overlap');
+is(held($node, 'crowd'), 0, 'and released it');
+
+$node->stop;
+done_testing();

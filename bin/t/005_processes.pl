@@ -1,0 +1,147 @@
+# The process group of the command, and the two processes of lease_run: what
+# happens when one of them is killed or stopped.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseRunTest;
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my $node = start_node('processes', 'shared_preload_libraries = lease_lock');
+my $folder = PostgreSQL::Test::Utils::tempdir();
+
+# A command with a child in the background; both ignore SIGTERM and write their pids.
+sub family
+{
+	my ($name) = @_;
+
+	return ('sh', '-c',
+		q{trap '' TERM; echo "first $$" >>"$0"; (echo "second $(sh -c 'echo $PPID')" >>"$0"; while :; do sleep 0.1; done) & wait},
+		"$folder/$name");
+}
+
+sub pids
+{
+	my ($name) = @_;
+
+	until_log("$folder/$name", qr/second \d+\n/);
+	return slurp("$folder/$name") =~ /\w+ (\d+)\n/g;
+}
+
+# The children of a process.
+sub children
+{
+	my ($pid) = @_;
+
+	return split(' ', `ps -o pid= --ppid $pid`);
+}
+
+sub all_end
+{
+	my (@pids) = @_;
+
+	return until_true("end of @pids", sub { !grep { process_runs($_) } @pids });
+}
+
+# kill -9 of lease_run.
+my $run = start_run($node, 'job', family('killed'));
+my @pids = pids('killed');
+is(scalar(grep { process_runs($_) } @pids), 2, 'two processes');
+kill('KILL', $run->{pid});
+finish_run($run);
+ok(all_end(@pids), 'after kill -9 of lease_run, the whole process group has ended');
+is(held($node, 'job'), 1, 'the lease ends with its time');
+$node->safe_psql('postgres', q{SELECT lease_break('job')});
+
+# kill -9 of the process that watches the time.
+$run = start_run($node, 'job', family('unwatched'));
+@pids = pids('unwatched');
+my ($keeper) = grep { $_ != $pids[0] } children($run->{pid});
+kill('KILL', $keeper);
+is_run(finish_run($run), 75, qr/^$/, qr/lease on "job": the process that watches the time has ended: ending the command/,
+	'without a watch, the command is ended');
+ok(all_end(@pids), 'with its process group');
+is(held($node, 'job'), 0, 'and the lease is released');
+
+# Both at once: the first process of the command.
+SKIP:
+{
+	skip 'PR_SET_PDEATHSIG is of Linux', 1 if $^O ne 'linux';
+
+	$run = start_run($node, 'job', family('both'));
+	@pids = pids('both');
+	($keeper) = grep { $_ != $pids[0] } children($run->{pid});
+	kill('STOP', $keeper);
+	kill('KILL', $run->{pid}, $keeper);
+	ok(all_end($pids[0]), 'after kill -9 of both, the first process of the command has ended');
+	kill('KILL', $pids[1]);
+	finish_run($run);
+	$node->safe_psql('postgres', q{SELECT lease_break('job')});
+}
+
+# lease_run is stopped: the command is ended in time all the same.
+my $next = undef;
+$run = start_run($node, '--ttl=3s', 'job', alone("$folder/stopped", 'first', 'stubborn'));
+until_log("$folder/stopped.log", qr/(first works.*){2}/s);
+kill('STOP', $run->{pid});
+$next = start_run($node, '--ttl=5min', 'job', alone("$folder/stopped", 'second', 'brief'));
+is_run(finish_run($next), 0, qr/^$/, qr/^$/, 'lease_run is stopped: the next one runs');
+like(slurp("$folder/stopped.log"), qr/^first began \d+\n(?:first works \d+\n){2}second began \d+\nsecond ended \d+\n$/,
+	'after the command of the first had ended');
+kill('CONT', $run->{pid});
+is_run(finish_run($run), 75, qr/^$/, qr/the command was ended/, 'and the first one says so');
+
+# What the command leaves behind in its group: the lease is kept for it.
+$run = start_run($node, '-v', '--ttl=5min', 'job', 'sh', '-c',
+	q{(until [ -e "$0.go" ]; do sleep 0.05; done; echo last) & echo first; exit 7}, "$folder/left");
+until_true('the command ends', sub { $run->{harness}->pump_nb; $run->{out} eq "first\n" });
+sleep 0.3;
+is(held($node, 'job'), 1, 'the command has ended, a process of its group has not: the lease is kept');
+append_to_file("$folder/left.go", '');
+is_run(finish_run($run), 7, qr/^first\nlast\n$/, qr/released/, 'until that has ended, too');
+is(held($node, 'job'), 0, 'then it is released');
+
+# A daemon leaves the group: nobody waits for it.
+$run = start_run($node, 'job', 'setsid', '-f', 'sh', '-c', 'exec >&- 2>&-; echo $$ >"$0"; sleep 1000', "$folder/daemon");
+is_run(finish_run($run), 0, qr/^$/, qr/^$/, 'a process that leaves the group is not waited for');
+until_log("$folder/daemon", qr/\d/);
+my $daemon = slurp("$folder/daemon") + 0;
+is(process_runs($daemon), 1, 'and lives on');
+kill('KILL', $daemon);
+
+# Signals go to the whole group.
+foreach my $signal (qw(TERM INT HUP QUIT))
+{
+	$run = start_run($node, 'job', $^X, '-e', <<'PERL', "$folder/group.$signal", $signal);
+		my ($file, $signal) = @ARGV;
+		my $parent = $$;
+		my $child = fork;
+		$SIG{$signal} = sub { syswrite(STDOUT, $$ == $parent ? "parent\n" : "child\n"); exit 3 };
+		open(my $log, '>>', $file) or die;
+		syswrite($log, "ready\n");
+		sleep 1 while !$child;
+		sleep 1 while wait < 0;
+		sleep 1 while 1;
+PERL
+	until_log("$folder/group.$signal", qr/ready\nready\n/);
+	kill($signal, $run->{pid});
+	finish_run($run);
+	is(join(' ', sort split(' ', $run->{out})) . " $run->{status}", 'child parent 3', "SIG$signal goes to each process of the group");
+}
+
+# What is ignored stays ignored, as after nohup.
+$run = start_run($node, 'job', 'true');
+finish_run($run);
+my $nohup = IPC::Run::start([ 'sh', '-c', q{trap '' HUP; exec "$@"}, 'sh', 'lease_run', '-d', $node->connstr('postgres'), 'job',
+		'sh', '-c', 'echo ready; kill -HUP $$; kill -HUP $PPID; echo still' ], \undef, \my $out, \my $err);
+$nohup->finish;
+is("$out$err", "ready\nstill\n", 'a signal that is ignored is ignored by both');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,182 @@
+# At a terminal: Ctrl-C, Ctrl-Z and fg, a command that reads, a pipeline with a
+# pager, and no terminal to give.
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaseRunTest;
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+eval { require IO::Pty; 1 } or plan skip_all => 'no IO::Pty (Debian: libio-pty-perl)';
+
+my $node = start_node('terminal', 'shared_preload_libraries = lease_lock');
+my $folder = PostgreSQL::Test::Utils::tempdir();
+my $lease_run = "lease_run -d '" . $node->connstr('postgres') . "'";
+
+# An interactive shell with job control at a terminal of its own.
+my $pty = IO::Pty->new;
+my $screen = '';
+my $shell = fork // die;
+if ($shell == 0)
+{
+	my $tty = $pty->slave;
+
+	$pty->make_slave_controlling_terminal;
+	close $pty;
+	open(STDIN, '<&', $tty);
+	open(STDOUT, '>&', $tty);
+	open(STDERR, '>&', $tty);
+	$ENV{PS1} = '@@ ';
+	$ENV{HISTFILE} = '/dev/null';
+	$ENV{TERM} = 'dumb';
+	exec('bash', '--norc', '--noprofile', '--noediting', '-i');
+}
+$pty->close_slave;
+$pty->blocking(0);
+
+# Wait until the screen shows something new, and forget what is before its end.
+sub expect
+{
+	my ($pattern) = @_;
+
+	eval {
+		until_true("\"$pattern\" on the screen", sub {
+				sysread($pty, $screen, 4096, length $screen);
+				return $screen =~ s/^.*?$pattern//s;
+			});
+	} or do { diag("the screen shows: $screen"); die $@ };
+	return 1;
+}
+
+sub type
+{
+	my ($text) = @_;
+
+	syswrite($pty, $text);
+	return;
+}
+
+type("stty -echo; echo re''ady\n");
+expect(qr/ready/);
+
+# Ctrl-C.
+type("$lease_run job sh -c 'trap \"echo got INT; exit 9\" INT; echo began; while :; do sleep 0.1; done'; echo status \$?\n");
+expect(qr/began/);
+type("\cC");
+ok(expect(qr/got INT.*status 9/s), 'Ctrl-C reaches the command');
+type("$lease_run job sh -c 'echo began; exec sleep 1000'\n");
+expect(qr/began/);
+type("\cC");
+expect(qr/@@ /);
+type("echo status \$?\n");
+ok(expect(qr/status 130/), 'and ends it');
+is(held($node, 'job'), 0, 'and the lease is released');
+
+# A shell script gets it as well, as it does without lease_run.
+append_to_file("$folder/script", "$lease_run job sh -c 'echo began; exec sleep 1000'\necho went on\n");
+type("bash $folder/script\n");
+expect(qr/began/);
+type("\cC");
+ok(expect(qr/^(?!.*went on).*@@ /s), 'Ctrl-C also ends a script that calls lease_run');
+
+# Ctrl-Z and fg.
+type("$lease_run --ttl=5min job sh -c 'echo began; echo \$\$ >$folder/pid; i=0; while [ ! -e $folder/go ]; do sleep 0.05; done; echo ended'; echo status \$?\n");
+expect(qr/began/);
+type("\cZ");
+ok(expect(qr/Stopped/), 'Ctrl-Z stops lease_run');
+my ($pid) = slurp("$folder/pid") =~ /(\d+)/;
+like(slurp_file("/proc/$pid/stat"), qr/\) T /, 'and the command');
+is(held($node, 'job'), 1, 'the lease is still held');
+append_to_file("$folder/go", '');
+type("fg; echo status \$?\n");
+ok(expect(qr/ended.*status 0/s), 'fg continues both');
+
+# In the background.
+unlink("$folder/go");
+type("$lease_run --ttl=5min job sh -c 'echo began; while [ ! -e $folder/go ]; do sleep 0.05; done; echo ended'; echo status \$?\n");
+expect(qr/began/);
+type("\cZ");
+expect(qr/Stopped/);
+type("bg\n");
+append_to_file("$folder/go", '');
+ok(expect(qr/ended/), 'bg continues both');
+type("wait; echo wai''ted\n");
+expect(qr/waited/);
+
+# A stopped job loses its lease in time, and does not run on.
+type("$lease_run --ttl=3s job sh -c 'trap \"\" TERM; echo \$\$ >$folder/pid; echo began; while :; do sleep 0.1; done'; echo status \$?\n");
+expect(qr/began/);
+type("\cZ");
+expect(qr/Stopped/);
+($pid) = slurp("$folder/pid") =~ /(\d+)/;
+is_run(lease_run($node, '--ttl=5min', 'job', 'sh', '-c', "grep -q ') [ZX]' /proc/$pid/stat || test ! -e /proc/$pid"), 0, qr/^$/, qr/^$/,
+	'a command that was stopped for longer than the ttl has ended before the next one begins');
+type("fg; echo status \$?\n");
+ok(expect(qr/status 75/), 'fg tells that');
+
+# A command that reads from the terminal.
+type("$lease_run job sh -c 'echo began; read line; echo got \$line; read line; echo got \$line'; echo status \$?\n");
+expect(qr/began/);
+type("hello\n");
+ok(expect(qr/got hello/), 'a command can read from the terminal');
+type("\cZ");
+expect(qr/Stopped/);
+type("fg; echo status \$?\n");
+type("again\n");
+ok(expect(qr/got again.*status 0/s), 'also after Ctrl-Z and fg');
+type("$lease_run job sh -c 'echo began; read line; echo got \$line; exec sleep 1000'\n");
+expect(qr/began/);
+type("x\n");
+expect(qr/got x/);
+type("\cC");
+expect(qr/@@ /);
+type("echo status \$?\n");
+ok(expect(qr/status 130/), 'and Ctrl-C ends it then');
+
+# One that reads in the background is stopped, like any job.
+type("$lease_run job sh -c 'read line; echo got \$line' &\n");
+until_true('it stops', sub { type("jobs\n"); sleep 0.2; sysread($pty, $screen, 4096, length $screen); $screen =~ /Stopped/ });
+type("fg\nfrom the background\n");
+ok(expect(qr/got from the background/), 'a command in the background reads after fg');
+
+# A pager behind it keeps the terminal.
+type("$lease_run job sh -c 'echo began; sleep 0.2; echo end' | sh -c 'cat; read answer </dev/tty; echo answer \$answer'; echo status \$?\n");
+expect(qr/began.*end/s);
+type("yes\n");
+ok(expect(qr/answer yes.*status 0/s), 'a program behind it in a pipeline reads from the terminal');
+
+# Without job control: nobody could continue a job that stops.
+my $alone = IO::Pty->new;
+my $child = fork // die;
+if ($child == 0)
+{
+	my $tty = $alone->slave;
+
+	$alone->make_slave_controlling_terminal;
+	open(STDIN, '<&', $tty);
+	open(STDOUT, '>&', $tty);
+	open(STDERR, '>&', $tty);
+	exec('lease_run', '-d', $node->connstr('postgres'), 'job', 'sh', '-c', 'echo began; read line; echo got $line; read line; echo got $line');
+}
+$alone->close_slave;
+close $pty;
+($pty, $screen) = ($alone, '');
+$pty->blocking(0);
+expect(qr/began/);
+type("\cZhello\n");
+ok(expect(qr/got hello/), 'as the first process of a terminal, it ignores Ctrl-Z');
+type("world\n");
+ok(expect(qr/got world/), 'and goes on');
+waitpid($child, 0);
+is($?, 0, 'until the end');
+kill('KILL', $shell);
+waitpid($shell, 0);
+
+$node->stop;
+done_testing();

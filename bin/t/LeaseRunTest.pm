@@ -1,0 +1,249 @@
+# Shared by the tests of lease_run: starting it, commands that watch over each
+# other, and a proxy that can swallow what passes through it.
+package LeaseRunTest;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use FindBin;
+use lib "$FindBin::RealBin/../../test/t";
+use IO::Select;
+use IO::Socket::UNIX;
+use IPC::Run;
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+our @EXPORT = qw(
+  lease_run
+  start_run
+  finish_run
+  is_run
+  until_true
+  until_log
+  slurp
+  alone
+  start_proxy
+  tell_proxy
+  held
+  process_runs
+);
+
+# Start lease_run for a server or a connection string. Returns a handle for
+# finish_run().
+sub start_run
+{
+	my ($server, @arguments) = @_;
+	my $connstr = ref $server ? $server->connstr('postgres') : $server;
+	my %run = (out => '', err => '');
+
+	$run{harness} = IPC::Run::start([ 'lease_run', '-d', $connstr, @arguments ], \undef, \$run{out}, \$run{err});
+	$run{pid} = $run{harness}{KIDS}[0]{PID};
+	return \%run;
+}
+
+# Wait for its end; sets status, as a shell shows it.
+sub finish_run
+{
+	my ($run) = @_;
+
+	$run->{harness}->finish;
+	my $status = $run->{harness}->full_result(0);
+	$run->{status} = $status & 127 ? 128 + ($status & 127) : $status >> 8;
+	return $run;
+}
+
+sub lease_run
+{
+	return finish_run(start_run(@_));
+}
+
+# Test its status, output and messages.
+sub is_run
+{
+	my ($run, $status, $out, $err, $name) = @_;
+	my $ok = $run->{status} == $status && $run->{out} =~ $out && $run->{err} =~ $err;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	ok($ok, $name) or diag("status $run->{status}, expected $status\nstdout: $run->{out}\nstderr: $run->{err}");
+	return $ok;
+}
+
+# Wait until the code returns true, and return that; fails after some minutes.
+sub until_true
+{
+	my ($what, $code) = @_;
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+
+	while (time < $end)
+	{
+		my $result = $code->();
+
+		return $result if $result;
+		sleep 0.02;
+	}
+	die "not within the time of a test: $what";
+}
+
+sub slurp
+{
+	my ($file) = @_;
+
+	return -e $file ? slurp_file($file) : '';
+}
+
+# Wait until a file has such a line.
+sub until_log
+{
+	my ($file, $pattern) = @_;
+
+	return until_true("$pattern in $file", sub { slurp($file) =~ $pattern });
+}
+
+# Has a process not ended? A zombie has.
+sub process_runs
+{
+	my ($pid) = @_;
+	my $state = eval { slurp_file("/proc/$pid/stat") =~ s/^.*\) //sr } // '';
+
+	return $state =~ /^[^ZX]/ ? 1 : 0;
+}
+
+# Is the resource held, as the server sees it?
+sub held
+{
+	my ($node, $resource) = @_;
+
+	return $node->safe_psql('postgres',
+		"SELECT count(*) FROM lease_status WHERE resource = '$resource' AND state = 'held'");
+}
+
+# A command that locks a file, and writes a line to a log when it begins. With
+# it, no other may have the file locked: it, or a process that it left behind, would run
+# at the same time. "stubborn" has a child, both ignore all signals that can
+# be ignored, and never end; "brief" ends soon.
+sub alone
+{
+	my ($file, $name, $kind) = @_;
+
+	return ($^X, '-MFcntl=:flock', '-MTime::HiRes=sleep', '-e', <<'PERL', $file, $name, $kind);
+		my ($file, $name, $kind) = @ARGV;
+		open(my $log, '>>', "$file.log") or die;
+		$log->autoflush(1);
+		open(my $lock, '>', "$file.lock") or die;
+		print $log flock($lock, LOCK_EX | LOCK_NB) ? "$name began $$\n" : "$name OVERLAPS\n";
+		if ($kind eq 'stubborn')
+		{
+			$SIG{$_} = 'IGNORE' foreach qw(TERM INT HUP QUIT);
+			fork;
+			print $log "$name works $$\n";
+			sleep 0.01 while 1;
+		}
+		sleep 0.05;
+		print $log "$name ended $$\n";
+PERL
+}
+
+# A proxy in front of a server. It passes on what it gets, until it is told
+# otherwise. Returns a handle with a connection string.
+sub start_proxy
+{
+	my ($node) = @_;
+	my $folder = PostgreSQL::Test::Utils::tempdir_short();
+	my $port = $node->port;
+	my $listener = IO::Socket::UNIX->new(Local => "$folder/.s.PGSQL.$port", Listen => 128) or die "proxy: $!";
+
+	pipe(my $orders, my $to_proxy) or die "proxy: $!";
+	pipe(my $from_proxy, my $answers) or die "proxy: $!";
+	my $pid = fork // die "proxy: $!";
+	if ($pid == 0)
+	{
+		close $to_proxy;
+		close $from_proxy;
+		eval { be_proxy($listener, $orders, $answers, $node->host . "/.s.PGSQL.$port") };
+		require POSIX;
+		POSIX::_exit(0);
+	}
+	close $orders;
+	close $answers;
+	$to_proxy->autoflush(1);
+	return {
+		pid => $pid,
+		orders => $to_proxy,
+		answers => $from_proxy,
+		connstr => "host=$folder port=$port user=postgres dbname=postgres"
+	};
+}
+
+# Tell a proxy what to do from now on, with all connections, old and new:
+# "p"ass; swallow what comes from both sides, or "a"nswers only; both are "s"wallowed; "k"ill connections.
+sub tell_proxy
+{
+	my ($proxy, $order) = @_;
+
+	syswrite($proxy->{orders}, $order);
+	sysread($proxy->{answers}, my $done, 1) or die 'the proxy has ended';
+	return;
+}
+
+sub be_proxy
+{
+	my ($listener, $orders, $answers, $server) = @_;
+	my $select = IO::Select->new($listener, $orders);
+	my (%peer, %from_server, $mode);
+
+	$SIG{PIPE} = 'IGNORE';
+	$mode = 'p';
+	for (;;)
+	{
+		foreach my $ready ($select->can_read)
+		{
+			if ($ready == $orders)
+			{
+				sysread($orders, my $order, 1) or return;
+				if ($order eq 'k')
+				{
+					$select->remove($_) foreach map { $_->{handle} } values %peer;
+					%peer = ();
+				}
+				else
+				{
+					$mode = $order;
+				}
+				syswrite($answers, '.');
+			}
+			elsif ($ready == $listener)
+			{
+				my $client = $listener->accept or next;
+				my $upstream = IO::Socket::UNIX->new(Peer => $server) or next;
+
+				$peer{$client} = { handle => $client, other => $upstream };
+				$peer{$upstream} = { handle => $upstream, other => $client, is_server => 1 };
+				$select->add($client, $upstream);
+			}
+			elsif (my $this = $peer{$ready})
+			{
+				my $size = sysread($ready, my $data, 65536);
+
+				if (!$size)
+				{
+					# What is swallowed includes the end of a connection.
+					$select->remove($ready);
+					next if $mode ne 'p';
+					$select->remove($this->{other});
+					delete $peer{ $this->{other} };
+					delete $peer{$ready};
+				}
+				elsif ($mode eq 'p' || ($mode eq 'a' && !$this->{is_server}))
+				{
+					syswrite($this->{other}, $data);
+				}
+			}
+		}
+	}
+}
+
+1;

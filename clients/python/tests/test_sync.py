@@ -1,0 +1,297 @@
+"""Leases with threads: what each call does when nothing goes wrong, and when the lease is lost or the answer is."""
+
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import psycopg
+import psycopg_pool
+import pytest
+
+from conftest import LONG, wait_until
+from lease_lock import Closed, LeaseLost, Leases, LeaseTaken
+
+
+def connections(server, name):
+    return server.sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", name)[0][0]
+
+
+def is_held(server, resource):
+    return server.sql("SELECT count(*) FROM lease_status WHERE resource = %s AND state = 'held'", resource) == [(1,)]
+
+
+def test_hold_excludes_until_the_end_of_the_block(dsn, server):
+    with Leases(dsn) as leases:
+        with leases.hold("door", ttl=30, payload={"why": "paint"}) as lease:
+            assert isinstance(lease.token, int) and 0 < lease.remaining() < 30 and not lease.lost.is_set()
+            assert server.sql("SELECT owner, token, payload FROM lease_status WHERE resource = 'door'") \
+                == [(lease.owner, lease.token, {"why": "paint"})]
+            assert lease.owner.split(":")[1] == str(os.getpid())
+            assert leases.try_hold("door") is None
+            with pytest.raises(LeaseTaken) as taken:
+                leases.hold("door", wait=timedelta(milliseconds=100))
+            assert (taken.value.reason, taken.value.blocked_by) == ("held", lease.owner)
+            assert 25 < taken.value.blocked_for <= 30
+        assert not lease.lost.is_set() and lease.remaining() == 0
+        with leases.try_hold("door") as second:
+            assert second.token > lease.token
+        assert not is_held(server, "door")
+
+
+def test_modes_and_options(dsn, server):
+    with Leases(dsn) as leases:
+        with leases.hold("atlas", mode="shared"), leases.hold("atlas", mode="shared"):
+            assert leases.try_hold("atlas") is None
+        with leases.hold("printer", mode="permit", permits=2), leases.hold("printer", mode="permit", permits=2):
+            assert leases.try_hold("printer", mode="permit", permits=2) is None
+        with leases.hold("again", if_own="count") as outer:
+            with leases.hold("again", if_own="count") as inner:
+                assert inner.token == outer.token
+            assert is_held(server, "again")
+        assert not is_held(server, "again")
+        leases.hold("kept", ttl=60, min_hold=60).release()
+        assert leases.try_hold("kept") is None
+        with pytest.raises(TypeError):
+            leases.hold("door", ttl="30")
+        with pytest.raises(psycopg.errors.InvalidParameterValue):
+            leases.hold("door", mode="sideways")
+
+
+def test_a_wait_ends_with_the_release(dsn):
+    with Leases(dsn) as leases, ThreadPoolExecutor(1) as pool:
+        first = leases.hold("queue", ttl=30)
+        waiting = pool.submit(leases.hold, "queue", ttl=2, wait=LONG)
+        time.sleep(2.5)     # longer than its ttl: the lease counts from the grant, not from the request
+        assert not waiting.done()
+        first.release()
+        with waiting.result() as second:
+            assert 0 < second.remaining() <= 2
+
+
+def test_renewal_outlasts_the_ttl(dsn, server):
+    with Leases(dsn) as leases, leases.hold("long", ttl=1.5) as lease:
+        for _ in range(10):
+            time.sleep(0.4)
+            assert is_held(server, "long") and not lease.lost.is_set()
+
+
+def test_a_broken_lease_is_lost_at_the_next_renewal(dsn, server):
+    told = []
+    with Leases(dsn) as leases:
+        with pytest.raises(LeaseLost):
+            with leases.hold("broken", ttl=3, on_lost=told.append) as lease:
+                server.sql("SELECT lease_break('broken')")
+                assert lease.lost.wait(LONG)
+                with pytest.raises(LeaseLost):
+                    with lease.transaction():
+                        pass
+        wait_until(lambda: told == [lease])
+
+
+def test_a_late_release_says_that_the_lease_was_lost(dsn, server):
+    with Leases(dsn) as leases:
+        with pytest.raises(LeaseLost):
+            with leases.hold("late", ttl=600):
+                server.sql("SELECT lease_break('late')")
+        lease = leases.hold("late", ttl=600)
+        assert lease.release() is True
+        assert lease.release() is False
+        with pytest.raises(LeaseLost):
+            lease.check()
+
+
+def test_an_error_of_the_block_releases_and_goes_on(dsn):
+    with Leases(dsn) as leases:
+        with pytest.raises(ZeroDivisionError):
+            with leases.hold("error"):
+                1 / 0
+        leases.hold("error").release()
+
+
+@pytest.fixture
+def account(server):
+    server.sql("CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL)")
+    server.sql("INSERT INTO account VALUES (1, 100)")
+    server.sql("SELECT lease_protect('account', 'account:{id}')")
+    yield lambda: server.sql("SELECT balance FROM account")[0][0]
+    server.sql("DROP TABLE account")
+
+
+def test_transaction_writes_under_the_lease(dsn, account):
+    with Leases(dsn) as leases, leases.hold("account:1") as lease:
+        with lease.transaction() as cursor:
+            cursor.execute("UPDATE account SET balance = 70")
+        assert account() == 70
+        with pytest.raises(ZeroDivisionError):
+            with lease.transaction() as cursor:
+                cursor.execute("UPDATE account SET balance = 0")
+                1 / 0
+        assert account() == 70
+
+
+def test_transaction_asserts(dsn, server, account):
+    with Leases(dsn) as leases:
+        lease = leases.hold("account:1", ttl=600)
+        server.sql("SELECT lease_break('account:1')")
+        with pytest.raises(LeaseLost):
+            with lease.transaction():
+                pytest.fail("the lease is not held")
+        assert lease.lost.is_set()
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_loss_in_the_middle_of_a_transaction_rolls_back(make_proxy, server, account, pooled):
+    """Renewal hangs; the transaction itself has a good connection, so only the loss can end it."""
+    renewal = make_proxy()
+    with psycopg_pool.ConnectionPool(server.dsn(), min_size=1) as pool:
+        leases = Leases(pool if pooled else server.dsn())
+        renewals = Leases(server.dsn(renewal.port))
+        leases._keeper._connect = renewals._open
+        with leases, renewals:
+            with pytest.raises(LeaseLost):
+                with leases.hold("account:1", ttl=2) as lease:
+                    with lease.transaction() as cursor:
+                        cursor.execute("UPDATE account SET balance = 1")
+                        renewal.silent.set()
+                        cursor.execute("SELECT pg_sleep(5)")
+            with pytest.raises(LeaseLost):
+                renewal.silent.clear()
+                with leases.hold("account:1", ttl=2, wait=LONG) as lease, lease.transaction() as cursor:
+                    cursor.execute("UPDATE account SET balance = 2")
+                    renewal.silent.set()
+                    assert lease.lost.wait(LONG)
+            renewal.close()
+    assert account() == 100
+
+
+def test_a_pool_serves_all_but_the_renewals(server, account):
+    with psycopg_pool.ConnectionPool(server.dsn(), min_size=1, max_size=2, kwargs={"row_factory": psycopg.rows.dict_row}) as pool:
+        with Leases(pool) as leases, leases.hold("account:1", ttl=2) as lease:
+            time.sleep(3)
+            with lease.transaction() as cursor:
+                assert cursor.execute("UPDATE account SET balance = 5 RETURNING balance").fetchone() == {"balance": 5}
+        with pool.connection() as connection:
+            assert not connection.autocommit
+    assert account() == 5
+
+
+@pytest.mark.parametrize("lost", [b"lease_request", b"lease_renew", b"lease_release", b"lease_assert"])
+def test_a_lost_answer_is_asked_for_again(proxy, server, lost):
+    with Leases(server.dsn(proxy.port)) as leases:
+        proxy.lose_answer_to = lost
+        with leases.hold("answer", ttl=2) as lease:
+            wait_until(lambda: proxy.lose_answer_to is None or lost not in (b"lease_request", b"lease_renew"))
+            with lease.transaction() as cursor:
+                cursor.execute("SELECT 1")
+            time.sleep(1)
+            assert not lease.lost.is_set() and is_held(server, "answer")
+        assert proxy.lose_answer_to is None
+        assert not is_held(server, "answer")
+
+
+def test_one_locked_row_does_not_lose_other_leases(server):
+    """One statement renews many leases: it must not fail for all of them."""
+    with Leases(server.dsn()) as leases:
+        held = [leases.hold(f"many:{n}", ttl=4) for n in range(50)]
+        with psycopg.connect(server.dsn()) as blocker:
+            blocker.execute("SELECT FROM lease_lock WHERE resource = 'many:7' FOR UPDATE")
+            assert held[7].lost.wait(LONG)
+        assert [n for n, lease in enumerate(held) if lease.lost.is_set()] == [7]
+
+
+def test_500_leases_with_one_renewal_connection(server):
+    with Leases(server.dsn(application_name="crowd")) as leases:
+        held = [leases.hold(f"crowd:{n}", ttl=6) for n in range(500)]
+        statements = []
+        ask = leases._keeper._ask
+        leases._keeper._ask = lambda *args: (statements.append(time.monotonic()), ask(*args))[1]
+        start = time.monotonic()
+        time.sleep(10)
+        rate = len(statements) / (time.monotonic() - start)
+        print(f"500 leases with a ttl of 6 s: {rate:.2f} renewal statements per second")
+        assert len(statements) > 2 and not any(lease.lost.is_set() for lease in held)
+        assert server.sql("SELECT count(*) FROM lease_status WHERE resource LIKE 'crowd:%' AND state = 'held'") == [(500,)]
+        # Each group of leases that are renewed together is at least a twelfth of the ttl wide.
+        assert rate <= 12 / (6 / 3) and connections(server, "crowd") == 2
+    assert server.sql("SELECT count(*) FROM lease_status WHERE resource LIKE 'crowd:%' AND state = 'held'") == [(0,)]
+
+
+def test_close_releases_and_leaves_nothing(server):
+    before = threading.enumerate()
+    leases = Leases(server.dsn(application_name="close"))
+    lease = leases.hold("close", ttl=600)
+    leases.hold("other", ttl=600).release()
+    assert threading.enumerate() != before and connections(server, "close") > 0
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(leases.hold, "close", ttl=600, wait=None)
+        wait_until(lambda: server.sql("SELECT count(*) FROM lease_waiters WHERE resource = 'close'") == [(1,)])
+        leases.close()
+        with pytest.raises(Closed):
+            waiting.result(LONG)
+    assert lease.lost.is_set() and lease.release() is False
+    assert threading.enumerate() == before
+    wait_until(lambda: connections(server, "close") == 0)
+    assert not is_held(server, "close")
+    with pytest.raises(Closed):
+        leases.hold("close")
+
+
+def test_elect_runs_while_leader_and_stands_again(dsn, server):
+    terms = []
+
+    def run(lease):
+        terms.append(lease.token)
+        if len(terms) == 1:
+            server.sql("SELECT lease_break('leader')")
+            assert lease.lost.wait(LONG)
+            return "never seen"
+        return "done"
+
+    with Leases(dsn) as leases:
+        assert leases.elect("leader", run, ttl=3) == "done"
+    assert len(terms) == 2 and terms[0] < terms[1]
+
+
+def test_elect_ends_with_close(server):
+    leases = Leases(server.dsn())
+    with Leases(server.dsn()) as other, other.hold("throne"), ThreadPoolExecutor(1) as pool:
+        standing = pool.submit(leases.elect, "throne", lambda lease: "crowned")
+        wait_until(lambda: server.sql("SELECT count(*) FROM lease_waiters WHERE resource = 'throne'") == [(1,)])
+        leases.close()
+        assert standing.result(LONG) is None
+
+
+def test_once_in_a_period(dsn):
+    with Leases(dsn) as leases:
+        @leases.once("nightly", period=3600)
+        def job(lease, what):
+            return what, lease.token > 0
+
+        assert job("swept") == ("swept", True)
+        assert job("swept") is None
+
+
+def test_a_child_process_has_no_lease(server):
+    """Neither may the child renew or release what the parent holds, nor end the parent's connections."""
+    with Leases(server.dsn()) as leases, leases.hold("parent", ttl=3) as lease, leases.hold("count", if_own="count"):
+        with lease.transaction() as cursor:
+            cursor.execute("SELECT 1")
+        child = os.fork()
+        if child == 0:
+            try:
+                assert lease.lost.is_set() and lease.remaining() == 0 and not lease.release()
+                assert leases.try_hold("parent") is None and leases.try_hold("count", if_own="count") is None
+                leases.hold("child").release()
+                leases.close()
+                os._exit(0)
+            except BaseException as error:
+                print(repr(error), file=sys.stderr)
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        time.sleep(3.5)
+        assert not lease.lost.is_set() and is_held(server, "parent") and is_held(server, "count")
+        with lease.transaction() as cursor:
+            cursor.execute("SELECT 1")

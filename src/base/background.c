@@ -1,0 +1,68 @@
+/*-------------------------------------------------------------------------
+ *
+ * background.c
+ *		Background workers of this library.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_database.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+
+#include "base/background.h"
+#include "base/compat.h"
+
+void
+describe_worker(BackgroundWorker *worker, const char *type, const char *function)
+{
+	memset(worker, 0, sizeof(BackgroundWorker));
+	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker->bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker->bgw_type, type, BGW_MAXLEN);
+	strlcpy(worker->bgw_name, type, BGW_MAXLEN);
+	strlcpy(worker->bgw_library_name, "lease_lock", BGW_MAXLEN);
+	strlcpy(worker->bgw_function_name, function, BGW_MAXLEN);
+}
+
+static LOCKTAG
+database_tag(Oid database)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
+	return tag;
+}
+
+/*
+ * Lock the database, unless another session is about to drop, copy or rename
+ * it. Such a session holds a lock on the database that keeps new sessions out,
+ * and waits for the others to leave. While we hold our lock, no session can
+ * begin to do so.
+ */
+bool
+lock_database(Oid database)
+{
+	LOCKTAG		tag = database_tag(database);
+
+	return LockAcquire(&tag, RowExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+void
+unlock_database(Oid database)
+{
+	LOCKTAG		tag = database_tag(database);
+
+	LockRelease(&tag, RowExclusiveLock, true);
+}
+
+bool
+may_stay_in_database(void)
+{
+	if (!lock_database(MyDatabaseId))
+		return false;
+	unlock_database(MyDatabaseId);
+	return true;
+}
