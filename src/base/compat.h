@@ -75,13 +75,6 @@
 #define pg_noreturn pg_attribute_noreturn()
 #endif
 
-/* 18: LockAcquireExtended() can log a failure. */
-#include "storage/lock.h"
-#if PG_VERSION_NUM < 180000
-#define LockAcquireExtended(tag, mode, session, dont_wait, memory_error, local, log) \
-	LockAcquireExtended(tag, mode, session, dont_wait, memory_error, local)
-#endif
-
 /* 17: LockHeldByMe() can include stronger modes, and ShmemVariableCache was renamed. */
 #if PG_VERSION_NUM < 170000
 #include "access/transam.h"

@@ -159,7 +159,7 @@ append_json(StringInfo json, const text *string)
 	end = quoted.data + quoted.len;
 	for (const char *c = quoted.data; c < end; c += pg_utf_mblen((const unsigned char *) c))
 	{
-		if (IS_HIGHBIT_SET(*c))
+		if (IS_HIGHBIT_SET(*c) || *c == '\x7f')
 			append_escaped(json, utf8_to_unicode((const unsigned char *) c));
 		else
 			appendStringInfoChar(json, *c);
