@@ -9,11 +9,12 @@
 #define CLOCK_H
 
 #include <poll.h>
+#include <stdint.h>
 
 typedef int64 Time;				/* a point of time, or a length of time */
 
-#define SECOND			INT64CONST(1000000)
-#define TIME_FOREVER	PG_INT64_MAX
+#define SECOND			INT64_C(1000000)
+#define TIME_FOREVER	INT64_MAX
 
 extern void clock_open(void);
 extern Time clock_now(void);

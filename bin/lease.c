@@ -159,12 +159,12 @@ need_connection(Lease *lease, Time how_long, WaitUntil useful)
  * Send a request that waits so long, and return the answer.
  */
 static PGresult *
-send_request(Lease *lease, Time wait, bool again)
+send_request(Lease *lease, Time wait)
 {
 	const Options *options = lease->options;
 	const char *params[] = {
 		options->resource, interval(options->ttl), options->owner, interval(wait), options->mode,
-		options->permits, again ? "renew" : "refuse",
+		options->permits, lease->is_uncertain ? "renew" : "refuse",
 		options->min_hold >= 0 ? interval(options->min_hold) : NULL, options->payload
 	};
 	char	   *sql = psprintf("SELECT granted, token, extract(epoch FROM waited), reason, blocked_by, "
@@ -215,18 +215,23 @@ warn_taken(PGresult *result)
 }
 
 /*
- * An error that asking again will not change.
+ * Can the same request have another outcome after a moment? The answer got lost, or
+ * the server is shutting down or not writable, or others were in the way.
  */
 static bool
-is_permanent(const char *state)
+is_transient(const char *state)
 {
-	/* data exception, authorization, unknown object or no privilege, program limit */
-	return strncmp(state, "22", 2) == 0 || strncmp(state, "28", 2) == 0 || strncmp(state, "42", 2) == 0 ||
-		strncmp(state, "54", 2) == 0;
+	static const char *const transient[] = {"08", "25006", "40", "55P03", "57"};
+
+	for (int i = 0; i < (int) lengthof(transient); i++)
+	{
+		if (strncmp(state, transient[i], strlen(transient[i])) == 0)
+			return true;
+	}
+	return state[0] == '\0';
 }
 
-static void
-pg_attribute_noreturn()
+pg_noreturn static void
 fail_request(Lease *lease, const char *state)
 {
 	lease_error("%s", lease->connection.error);
@@ -245,7 +250,6 @@ lease_acquire(Lease *lease)
 	const Options *options = lease->options;
 	Time		give_up_at = clock_after(clock_now(), options->wait);
 	Time		answered = clock_now();
-	bool		again = false;
 
 	for (;;)
 	{
@@ -255,7 +259,7 @@ lease_acquire(Lease *lease)
 		bool		asked = connected == LEASE_GRANTED;
 
 		if (asked)
-			result = send_request(lease, Min(Max(give_up_at - sent, 0), LONGEST_WAIT), again);
+			result = send_request(lease, Min(Max(give_up_at - sent, 0), LONGEST_WAIT));
 		if (has_rows(lease, result))
 		{
 			bool		granted = PQgetvalue(result, 0, 0)[0] == 't';
@@ -271,20 +275,20 @@ lease_acquire(Lease *lease)
 			/* If the answer came late, renew the lease before the command begins. */
 			if (granted && clock_now() < renewal_due(lease))
 				return LEASE_GRANTED;
-			again = granted;
+			lease->is_uncertain = granted;
 			continue;
 		}
+		lease->is_uncertain |= asked && !connection_is_busy(&lease->connection);
 		if (signals_caught() != 0)
 			return LEASE_INTERRUPTED;
-		if (is_permanent(sqlstate(result)))
+		if (!is_transient(sqlstate(result)))
 			fail_request(lease, sqlstate(result));
 		PQclear(result);
-		again = again || asked;
-		if (!again && !connection_next_host(&lease->connection))
+		if (!lease->is_uncertain && !connection_next_host(&lease->connection))
 			return LEASE_NO_ANSWER;
 		if (clock_now() >= answered + options->ttl + PATIENCE)
 			return LEASE_NO_ANSWER;
-		if (again)
+		if (lease->is_uncertain)
 			lease_warning("no answer (%s): asking again", lease->connection.error);
 		if (wait_for(-1, 0, clock_now() + PAUSE, UNTIL_SIGNALLED) == WAIT_INTERRUPTED)
 			return LEASE_INTERRUPTED;
@@ -323,6 +327,24 @@ renew(Lease *lease)
 }
 
 /*
+ * Once for each reason: in a long outage, the same one comes again and again.
+ */
+static void
+warn_not_renewed(Lease *lease)
+{
+	static char *last = NULL;
+	const char *error = lease->connection.error;
+
+	if (last == NULL || strcmp(last, error) != 0)
+		lease_warning("not renewed (%s): trying again; it ends in %.1f s", error,
+					  clock_seconds(lease_ends_at(lease) - clock_now()));
+	else
+		lease_step("not renewed (%s)", error);
+	free(last);
+	last = pg_strdup(error);
+}
+
+/*
  * Wait until a renewal is due, or the connection is lost, and renew the lease. If that does not
  * work, wait for a moment: the caller calls again.
  */
@@ -339,22 +361,21 @@ lease_keep(Lease *lease)
 		lease_step("renewed, ends in %.3f s", clock_seconds(lease_ends_at(lease) - clock_now()));
 	else if (answer == LEASE_NO_ANSWER)
 	{
-		lease_warning("not renewed (%s): trying again; it ends in %.1f s", lease->connection.error,
-					  clock_seconds(lease_ends_at(lease) - clock_now()));
+		warn_not_renewed(lease);
 		wait_for(-1, 0, clock_now() + Min(lease->options->ttl / 30, PAUSE), UNTIL_COMMAND_ENDS);
 	}
 	return answer;
 }
 
 /*
- * Release the lease. Tries for a moment only: it ends by itself.
+ * Release the lease, of any token if none is known. Tries for a moment only: it ends by itself.
  */
 LeaseAnswer
 lease_release(Lease *lease)
 {
 	const Options *options = lease->options;
 	const char *params[] = {options->resource, options->owner, lease->token};
-	Time		until = clock_now() + PATIENCE;
+	Time		until = Min(clock_now() + PATIENCE, lease_ends_at(lease));
 	LeaseAnswer answer = LEASE_NO_ANSWER;
 
 	/* The answer to a renewal that was on its way when the command ended. */
@@ -371,8 +392,9 @@ lease_release(Lease *lease)
 			wait_for(-1, 0, clock_now() + PAUSE, UNTIL_DONE);
 			continue;
 		}
-		sql = psprintf("SELECT %s.lease_release($1::text, $2::text, $3::bigint)", lease->schema);
-		result = connection_ask(&lease->connection, sql, lengthof(params), params,
+		sql = psprintf("SELECT %s.lease_release($1::text, $2::text%s)", lease->schema,
+					   lease->token ? ", $3::bigint" : "");
+		result = connection_ask(&lease->connection, sql, lease->token ? 3 : 2, params,
 								clock_now() + patience(lease), UNTIL_DONE);
 		free(sql);
 		if (has_rows(lease, result))
@@ -385,28 +407,28 @@ lease_release(Lease *lease)
 }
 
 /*
- * A signal ends lease_run while it waits for the lease: leave the queue, and release what was granted in the
- * last moment. Returns LEASE_NO_ANSWER if that is not known.
+ * A signal ends lease_run while it waits for the lease: leave the queue, and release what may have been granted.
+ * Returns LEASE_NO_ANSWER if that is not known.
  */
 LeaseAnswer
 lease_give_up(Lease *lease)
 {
 	Connection *connection = &lease->connection;
-	PGresult   *result;
-	LeaseAnswer answer = LEASE_REFUSED;
 
-	if (!connection_is_busy(connection))
-		return answer;
-	connection_cancel(connection);
-	result = connection_answer(connection, clock_now() + PATIENCE, UNTIL_DONE);
-	if (result == NULL)
-		answer = LEASE_NO_ANSWER;
-	else if (has_rows(lease, result) && PQnfields(result) > 1 && PQgetvalue(result, 0, 0)[0] == 't')
+	if (connection_is_busy(connection))
 	{
-		lease->token = pg_strdup(PQgetvalue(result, 0, 1));
-		lease->counts_from = clock_now();
-		answer = lease_release(lease);
+		PGresult   *result;
+
+		connection_cancel(connection);
+		result = connection_answer(connection, clock_now() + PATIENCE, UNTIL_DONE);
+		if (result == NULL)
+			return LEASE_NO_ANSWER;
+		if (has_rows(lease, result) && PQnfields(result) > 1 && PQgetvalue(result, 0, 0)[0] == 't')
+			note_grant(lease, result, clock_now());
+		PQclear(result);
 	}
-	PQclear(result);
-	return answer;
+	if (lease->token == NULL && (!lease->is_uncertain || !lease->options->owner_is_unique))
+		return LEASE_REFUSED;
+	lease->counts_from = clock_now();
+	return lease_release(lease);
 }

@@ -17,6 +17,7 @@ typedef struct Lease
 	Connection	connection;
 	char	   *schema;			/* of the extension, quoted; NULL: not known yet */
 	char	   *token;			/* NULL: not granted */
+	bool		is_uncertain;	/* an answer got lost: it may have been granted */
 	Time		counts_from;	/* at or before the grant or the last renewal */
 } Lease;
 

@@ -56,6 +56,7 @@ acquire_or_exit(Lease *lease)
 		case LEASE_GRANTED:
 			return;
 		case LEASE_REFUSED:
+			connection_close(&lease->connection);
 			exit(lease->options->conflict_exit_code);
 		case LEASE_NO_ANSWER:
 			lease_error("%s", lease->connection.error);
@@ -114,9 +115,12 @@ release_and_report(Lease *lease, CommandEnd end)
 			}
 			break;
 		case LEASE_NO_ANSWER:
-			lease_warning("not released: %s", lease->connection.error);
-			pg_log_warning_hint("It ends by itself, in %.1f s at most.",
-								clock_seconds(Max(lease_ends_at(lease) - clock_now(), 0)));
+			if (clock_now() < lease_ends_at(lease))
+			{
+				lease_warning("not released: %s", lease->connection.error);
+				pg_log_warning_hint("It ends by itself, in %.1f s at most.",
+									clock_seconds(lease_ends_at(lease) - clock_now()));
+			}
 			break;
 		default:
 			break;

@@ -13,13 +13,14 @@
 #include <unistd.h>
 
 #include "common/logging.h"
+#include "compat.h"
 #include "fe_utils/option_utils.h"
 #include "getopt_long.h"
 #include "message.h"
 #include "options.h"
 
 #define DEFAULT_TTL	(30 * SECOND)
-#define MAX_TIME	(INT64CONST(1000000) * 86400 * SECOND)	/* a million days */
+#define MAX_TIME	(INT64_C(1000000) * 86400 * SECOND)	/* a million days */
 #define MIN_SPARE	(SECOND / 2)
 
 static const struct
@@ -59,7 +60,8 @@ enum LongOption
 	OPTION_PAYLOAD,
 	OPTION_OWNER,
 	OPTION_SIGNAL,
-	OPTION_KILL_AFTER
+	OPTION_KILL_AFTER,
+	OPTION_HELP
 };
 
 static const struct option long_options[] = {
@@ -82,7 +84,7 @@ static const struct option long_options[] = {
 	{"username", required_argument, NULL, 'U'},
 	{"no-password", no_argument, NULL, 'w'},
 	{"password", no_argument, NULL, 'W'},
-	{"help", no_argument, NULL, '?'},
+	{"help", no_argument, NULL, OPTION_HELP},
 	{"version", no_argument, NULL, 'V'},
 	{NULL, 0, NULL, 0}
 };
@@ -125,8 +127,7 @@ print_help(void)
 		   "126 and 127 the command cannot be executed or found.\n");
 }
 
-static void
-pg_attribute_noreturn()
+pg_noreturn static void
 wrong_usage(void)
 {
 	pg_log_error_hint("Try \"lease_run --help\" for more information.");
@@ -276,6 +277,9 @@ apply_option(Options *options, int option, char *value)
 		case 'W':
 			options->prompt = PROMPT_ALWAYS;
 			break;
+		case OPTION_HELP:
+			print_help();
+			exit(EXIT_SUCCESS);
 		case 'V':
 			puts("lease_run (lease_lock) " LEASE_RUN_VERSION);
 			exit(EXIT_SUCCESS);
@@ -322,7 +326,7 @@ options_parse(int argc, char **argv)
 	};
 	int			option;
 
-	if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0))
+	if (argc > 1 && strcmp(argv[1], "-?") == 0)
 	{
 		print_help();
 		exit(EXIT_SUCCESS);
@@ -345,6 +349,7 @@ options_parse(int argc, char **argv)
 	options.resource = argv[optind];
 	options.command = argv + optind + 1;
 	check_times(&options);
+	options.owner_is_unique = options.owner == NULL;
 	if (options.owner == NULL)
 		options.owner = default_owner();
 	return options;

@@ -27,6 +27,7 @@ typedef struct Options
 {
 	const char *resource;
 	const char *owner;
+	bool		owner_is_unique;	/* nobody else has this name */
 	char	  **command;
 	Time		ttl;
 	Time		wait;			/* 0: do not wait; TIME_FOREVER: no limit */

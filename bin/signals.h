@@ -10,13 +10,15 @@
 
 #include <signal.h>
 
+#include "compat.h"
+
 extern void signals_install(void);
 extern int	signals_fd(void);
 extern bool signals_drain(void);
 extern void signals_do_not_exit(void);
 extern int	signals_caught(void);
 extern bool signals_received(int signo);
-extern void signals_die_of(int signo) pg_attribute_noreturn();
+pg_noreturn extern void signals_die_of(int signo);
 extern void signals_block(sigset_t *before);
 extern void signals_restore(const sigset_t *before);
 extern void signals_forward_to(pid_t group);

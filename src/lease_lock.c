@@ -47,7 +47,7 @@ _PG_init(void)
 	guard_init();
 	drop_init();
 	purge_init();
-	worker_init();
+	launcher_init();
 	stats_init();
 	events_init();
 	watches_init();

@@ -14,7 +14,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 my $rounds = $ENV{LEASE_RUN_ROUNDS} // 5;
-my $at_once = 5;
+my $at_once = 10;
 my $node = start_node('lost', "shared_preload_libraries = lease_lock\nmax_connections = 200");
 my $folder = PostgreSQL::Test::Utils::tempdir();
 
@@ -118,7 +118,6 @@ is(held($node, 'broken'), 1, 'and is not released');
 # The first answer is lost: asked again with the same owner, nothing is left behind.
 {
 	my $proxy = start_proxy($node);
-	my $held = sub { $node->safe_psql('postgres', q{SELECT count(*) FROM lease_status WHERE resource = 'unheard' AND state = 'held'}) };
 	my $blocker = open_session($node);
 
 	$blocker->query_safe(q{BEGIN; SELECT lease_acquire('unheard', '1 hour', 'blocker')});
@@ -127,12 +126,68 @@ is(held($node, 'broken'), 1, 'and is not released');
 			$node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE NOT granted}) > 0 });
 	tell_proxy($proxy, 'a');
 	$blocker->query_safe('ROLLBACK');
-	until_true('it is granted', sub { $held->() == 1 });
+	until_true('it is granted', sub { held($node, 'unheard') == 1 });
 	my $holder = $node->safe_psql('postgres', q{SELECT owner || ' ' || token FROM lease_status WHERE resource = 'unheard'});
 	tell_proxy($proxy, 'k');
 	tell_proxy($proxy, 'p');
 	is_run(finish_run($run), 0, qr/^\Q$holder\E\n$/, qr/no answer.*asking again.*granted/s, 'an answer that is lost is asked for again');
-	is($held->(), 0, 'and no lease is left behind');
+	is(held($node, 'unheard'), 0, 'and no lease is left behind');
+
+	# The same, but a signal comes before lease_run has asked again.
+	$blocker->query_safe(q{BEGIN; SELECT lease_acquire('unheard', '1 hour', 'blocker')});
+	$run = start_run($proxy->{connstr}, '--ttl=1h', 'unheard', 'echo', 'no');
+	until_true('it waits', sub {
+			$node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE NOT granted}) > 0 });
+	tell_proxy($proxy, 's');
+	$blocker->query_safe('ROLLBACK');
+	until_true('it is granted', sub { held($node, 'unheard') == 1 });
+	tell_proxy($proxy, 'k');
+	until_true('it asks again', sub { $run->{harness}->pump_nb; $run->{err} =~ /asking again/ });
+	kill('STOP', $run->{pid});
+	tell_proxy($proxy, 'p');
+	kill('TERM', $run->{pid});
+	kill('CONT', $run->{pid});
+	is_run(finish_run($run), 143, qr/^$/, qr/asking again\n$/, 'a signal after an answer was lost');
+	is(held($node, 'unheard'), 0, 'leaves no lease behind');
+	$blocker->quit;
+	kill('KILL', $proxy->{pid});
+	waitpid($proxy->{pid}, 0);
+}
+
+# The count starts before a request is sent, however late the answer comes; after a wait, when the lease was granted.
+{
+	my $proxy = start_proxy($node);
+	my $blocker = open_session($node);
+
+	$blocker->query_safe(q{SELECT lease_acquire('counted', '1 hour', 'blocker')});
+	$run = start_run($proxy->{connstr}, '-v', '--ttl=60s', 'counted', 'sh', '-c', 'until [ -e "$0" ]; do sleep 0.1; done', "$folder/counted");
+	until_true('it waits', sub { $node->safe_psql('postgres', 'SELECT count(*) FROM lease_waiters') == 1 });
+	sleep 3;
+	tell_proxy($proxy, 'h');
+	my $released = time;
+	$blocker->query_safe(q{SELECT lease_release('counted', 'blocker')});
+	until_true('it is granted', sub { $node->safe_psql('postgres', q{SELECT count(*) FROM lease_status WHERE resource = 'counted' AND owner <> 'blocker'}) == 1 });
+	my $granted = time;
+	sleep 2;
+	my $answered = time;
+	tell_proxy($proxy, 'p');
+	until_true('a renewal is due', sub { $run->{harness}->pump_nb; $run->{err} =~ /started/ });
+	my ($left) = $run->{err} =~ /granted after .*, ends in (\S+) s unless/;
+	cmp_ok($left, '<=', 60 - ($answered - $granted), 'an answer that is 2 s late leaves 2 s less');
+	cmp_ok($left, '>=', 60 - (time - $released), 'a wait of 3 s does not count');
+
+	tell_proxy($proxy, 'h');
+	my $renewed = q{SELECT expires_at - granted_at > '65 s' FROM lease_status WHERE resource = 'counted'};
+	until_true('it is renewed', sub { $node->safe_psql('postgres', $renewed) eq 't' });
+	$granted = time;
+	sleep 2;
+	$answered = time;
+	tell_proxy($proxy, 'p');
+	until_true('the answer', sub { $run->{harness}->pump_nb; $run->{err} =~ /renewed, ends in/ });
+	($left) = $run->{err} =~ /renewed, ends in (\S+) s/;
+	cmp_ok($left, '<=', 60 - ($answered - $granted), 'the same for a renewal');
+	append_to_file("$folder/counted", '');
+	is_run(finish_run($run), 0, qr/^$/, qr/released/, 'which counts all the same');
 	$blocker->quit;
 	kill('KILL', $proxy->{pid});
 	waitpid($proxy->{pid}, 0);

@@ -19,6 +19,8 @@ my $node = start_node('terminal', 'shared_preload_libraries = lease_lock');
 my $folder = PostgreSQL::Test::Utils::tempdir();
 my $lease_run = "lease_run -d '" . $node->connstr('postgres') . "'";
 
+$SIG{$_} = 'DEFAULT' foreach qw(INT QUIT HUP);
+
 # An interactive shell with job control at a terminal of its own.
 my $pty = IO::Pty->new;
 my $screen = '';

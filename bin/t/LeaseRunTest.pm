@@ -40,6 +40,8 @@ sub start_run
 	my $connstr = ref $server ? $server->connstr('postgres') : $server;
 	my %run = (out => '', err => '');
 
+	# A shell starts processes in the background with some of them ignored.
+	local @SIG{qw(TERM INT HUP QUIT)} = ('DEFAULT') x 4;
 	$run{harness} = IPC::Run::start([ 'lease_run', '-d', $connstr, @arguments ], \undef, \$run{out}, \$run{err});
 	$run{pid} = $run{harness}{KIDS}[0]{PID};
 	return \%run;
@@ -179,7 +181,8 @@ sub start_proxy
 }
 
 # Tell a proxy what to do from now on, with all connections, old and new:
-# "p"ass; swallow what comes from both sides, or "a"nswers only; both are "s"wallowed; "k"ill connections.
+# "p"ass; swallow what comes from both sides, or "a"nswers only; both are "s"wallowed;
+# "h"old answers back until the next order; "k"ill connections.
 sub tell_proxy
 {
 	my ($proxy, $order) = @_;
@@ -193,10 +196,10 @@ sub be_proxy
 {
 	my ($listener, $orders, $answers, $server) = @_;
 	my $select = IO::Select->new($listener, $orders);
-	my (%peer, %from_server, $mode);
+	my (%peer, @held);
+	my $mode = 'p';
 
 	$SIG{PIPE} = 'IGNORE';
-	$mode = 'p';
 	for (;;)
 	{
 		foreach my $ready ($select->can_read)
@@ -212,6 +215,7 @@ sub be_proxy
 				else
 				{
 					$mode = $order;
+					syswrite($_->[0], $_->[1]) foreach splice(@held);
 				}
 				syswrite($answers, '.');
 			}
@@ -232,12 +236,16 @@ sub be_proxy
 				{
 					# What is swallowed includes the end of a connection.
 					$select->remove($ready);
-					next if $mode ne 'p';
+					next if $mode =~ /[as]/;
 					$select->remove($this->{other});
 					delete $peer{ $this->{other} };
 					delete $peer{$ready};
 				}
-				elsif ($mode eq 'p' || ($mode eq 'a' && !$this->{is_server}))
+				elsif ($mode eq 'h' && $this->{is_server})
+				{
+					push @held, [ $this->{other}, $data ];
+				}
+				elsif ($mode eq 'p' || ($mode =~ /[ah]/ && !$this->{is_server}))
 				{
 					syswrite($this->{other}, $data);
 				}

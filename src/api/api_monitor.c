@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * api_monitor.c
- *		The functions that views and graphs use.
+ *		The functions that views, graphs and the install script use.
  *
  *-------------------------------------------------------------------------
  */
@@ -11,15 +11,20 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/printable.h"
 #include "monitor/stats.h"
+#include "store/era.h"
 
+PG_FUNCTION_INFO_V1(lease_clock_difference);
+PG_FUNCTION_INFO_V1(lease_new_era);
 PG_FUNCTION_INFO_V1(lease_stats);
 PG_FUNCTION_INFO_V1(lease_stats_reset);
 PG_FUNCTION_INFO_V1(lease_printable);
@@ -147,4 +152,26 @@ lease_printable(PG_FUNCTION_ARGS)
 	initStringInfo(&shown);
 	append_printable(&shown, VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name), "\\");
 	PG_RETURN_TEXT_P(cstring_to_text_with_len(shown.data, shown.len));
+}
+
+/*
+ * lease_clock_difference() returns interval
+ */
+Datum
+lease_clock_difference(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_DATUM(usecs_to_interval(clock_difference()));
+}
+
+/*
+ * lease_new_era()
+ *
+ * The sequences are those in the schema of the function.
+ */
+Datum
+lease_new_era(PG_FUNCTION_ARGS)
+{
+	PreventCommandIfReadOnly("lease_new_era()");
+	era_begin(get_func_namespace(fcinfo->flinfo->fn_oid));
+	PG_RETURN_VOID();
 }

@@ -21,6 +21,7 @@
 #include "base/compat.h"
 #include "base/privileges.h"
 #include "grant/grant.h"
+#include "rules/rules.h"
 #include "wait/waiter.h"
 
 PG_FUNCTION_INFO_V1(lease_wait);
@@ -74,12 +75,6 @@ lease_wait(PG_FUNCTION_ARGS)
 	values[2] = TimestampTzGetDatum(readable_time(clock_wall_time(outcome.expires_at)));
 	isnull[1] = isnull[2] = outcome.result != GRANTED;
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, isnull)));
-}
-
-static const char *
-mode_name(LeaseMode mode)
-{
-	return mode == MODE_EXCLUSIVE ? "exclusive" : mode == MODE_SHARED ? "shared" : "permit";
 }
 
 /* A waiter in a list that is in the order of turns. */

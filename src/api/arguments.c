@@ -25,6 +25,7 @@
 #include "base/sessions.h"
 #include "change/quota.h"
 #include "grant/grant.h"
+#include "rules/rules.h"
 
 /* Maximum number of names in an array. */
 #define MAX_RESOURCES	10000
@@ -199,24 +200,46 @@ resources_arg(FunctionCallInfo fcinfo, int argno)
 	return resources;
 }
 
-/* Get the mode and the number of permits from arguments argno and argno + 1. */
+/* The options of a request, in the order of the arguments. */
+typedef enum RequestOption
+{
+	OPTION_MODE,
+	OPTION_PERMITS,
+	OPTION_IF_OWN,
+	OPTION_MIN_HOLD,
+	OPTION_LOCK_DELAY,
+	OPTION_PAYLOAD,
+	OPTION_SESSION
+} RequestOption;
+
+/* Get a mode from argument number argno. */
+static LeaseMode
+mode_arg(FunctionCallInfo fcinfo, int argno, text *resource)
+{
+	static const LeaseMode modes[] = {MODE_EXCLUSIVE, MODE_SHARED, MODE_PERMIT};
+	char	   *mode = PG_ARGISNULL(argno) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(argno));
+
+	for (size_t i = 0; mode != NULL && i < lengthof(modes); i++)
+		if (strcmp(mode, mode_name(modes[i])) == 0)
+			return modes[i];
+	ereport(ERROR,
+			(errcode(mode == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
+			 mode == NULL ?
+			 errmsg("mode of the lease on \"%s\" must not be null", printable(resource)) :
+			 errmsg("mode of the lease on \"%s\" is unknown: \"%s\"", printable(resource), printable_string(mode)),
+			 errhint("The modes are exclusive, shared and permit.")));
+}
+
+/* Get the mode and the number of permits. */
 static void
 mode_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 {
-	char	   *mode = PG_ARGISNULL(argno) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(argno));
+	int			permits = argno + OPTION_PERMITS;
 
-	if (mode == NULL || (strcmp(mode, "exclusive") != 0 && strcmp(mode, "shared") != 0 && strcmp(mode, "permit") != 0))
-		ereport(ERROR,
-				(errcode(mode == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
-				 mode == NULL ?
-				 errmsg("mode of the lease on \"%s\" must not be null", printable(request->resource)) :
-				 errmsg("mode of the lease on \"%s\" is unknown: \"%s\"", printable(request->resource), printable_string(mode)),
-				 errhint("The modes are exclusive, shared and permit.")));
-
-	request->mode = mode[0] == 'e' ? MODE_EXCLUSIVE : mode[0] == 's' ? MODE_SHARED : MODE_PERMIT;
+	request->mode = mode_arg(fcinfo, argno + OPTION_MODE, request->resource);
 	if (request->mode == MODE_PERMIT)
-		request->permits = permits_arg(fcinfo, argno + 1, request->resource);
-	else if (!PG_ARGISNULL(argno + 1))
+		request->permits = permits_arg(fcinfo, permits, request->resource);
+	else if (!PG_ARGISNULL(permits))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("number of permits for \"%s\" can be given only with mode permit",
@@ -291,20 +314,19 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 
 /*
  * Get the ttl from argument ttl_argno, and the options of a request from the
- * arguments from argno on: mode, permits, if_own, min_hold, lock_delay,
- * payload, session.
+ * arguments from argno on.
  */
 void
 request_options(FunctionCallInfo fcinfo, int ttl_argno, int argno, LeaseRequest *request)
 {
-	session_args(fcinfo, ttl_argno, argno + 6, request);
+	session_args(fcinfo, ttl_argno, argno + OPTION_SESSION, request);
 	mode_args(fcinfo, argno, request);
-	request->if_own = if_own_arg(fcinfo, argno + 2, request->resource);
-	request->min_hold = span_arg(fcinfo, argno + 3, "min_hold", Min(request->ttl, MAX_TTL), request->resource);
-	request->lock_delay = span_arg(fcinfo, argno + 4, "lock_delay", MAX_TTL, request->resource);
+	request->if_own = if_own_arg(fcinfo, argno + OPTION_IF_OWN, request->resource);
+	request->min_hold = span_arg(fcinfo, argno + OPTION_MIN_HOLD, "min_hold", Min(request->ttl, MAX_TTL), request->resource);
+	request->lock_delay = span_arg(fcinfo, argno + OPTION_LOCK_DELAY, "lock_delay", MAX_TTL, request->resource);
 	require_ttl_allowed(request->resource, "lock_delay", request->lock_delay);
 	if (request->session && request->lock_delay > 0)
 		refuse_delay_after_session(request->resource);
-	request->payload = PG_ARGISNULL(argno + 5) ? (Datum) 0 :
-		PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(argno + 5)));
+	request->payload = PG_ARGISNULL(argno + OPTION_PAYLOAD) ? (Datum) 0 :
+		PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(argno + OPTION_PAYLOAD)));
 }

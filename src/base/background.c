@@ -9,7 +9,12 @@
 
 #include "catalog/pg_database.h"
 #include "miscadmin.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
 #include "storage/lock.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
 
 #include "base/background.h"
 #include "base/compat.h"
@@ -64,5 +69,42 @@ may_stay_in_database(void)
 	if (!lock_database(MyDatabaseId))
 		return false;
 	unlock_database(MyDatabaseId);
+	return true;
+}
+
+/* The name that pg_stat_activity shows while a worker sleeps. */
+static uint32
+wait_event(void)
+{
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = WaitEventExtensionNew("LeaseLockWorker");
+	return event;
+}
+
+/*
+ * Sleep for a time in microseconds, without limit if it is negative, or until
+ * the latch is set. Returns true if the configuration was reloaded.
+ */
+bool
+worker_nap(int64 usecs)
+{
+	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
+
+	if (usecs >= 0)
+		events |= WL_TIMEOUT;
+	if (WaitLatch(MyLatch, events, Min((usecs + 999) / 1000, INT_MAX), wait_event()) & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+
+	/* Nothing is in progress here, so exit without a message in the log. */
+	if (ProcDiePending)
+		proc_exit(1);
+	CHECK_FOR_INTERRUPTS();
+
+	if (!ConfigReloadPending)
+		return false;
+	ConfigReloadPending = false;
+	ProcessConfigFile(PGC_SIGHUP);
 	return true;
 }

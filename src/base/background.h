@@ -13,6 +13,9 @@
 /* Describe a worker that connects to a database, and is not started again. */
 extern void describe_worker(BackgroundWorker *worker, const char *type, const char *function);
 
+/* Sleep until the time is over, or the latch is set; true if the configuration was reloaded. */
+extern bool worker_nap(int64 usecs);
+
 /* Is no other session about to drop, copy or rename this database? */
 extern bool may_stay_in_database(void);
 

@@ -30,7 +30,6 @@
 #include <unistd.h>
 
 #include "common/int.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "port/pg_crc32c.h"
 #include "storage/fd.h"
@@ -62,8 +61,6 @@ static const struct config_enum_entry clock_sources[] = {
 
 static int	clock_source = SOURCE_WALL;
 static int64 clock_offset;		/* lease time minus CLOCK_BOOTTIME; for SOURCE_STEADY */
-
-PG_FUNCTION_INFO_V1(lease_clock_difference);
 
 /* Read a clock, in microseconds; -1 if the system does not have it. */
 static int64
@@ -133,7 +130,7 @@ wall_ahead_of_steady(void)
  * the microsecond, until the wall clock is stepped, so that the time that a
  * view shows for a lease does not change between two reads.
  */
-static int64
+int64
 clock_difference(void)
 {
 	static int64 known = 0;
@@ -154,18 +151,6 @@ TimestampTz
 clock_wall_time(TimestampTz lease_time)
 {
 	return TIMESTAMP_NOT_FINITE(lease_time) ? lease_time : lease_time + clock_difference();
-}
-
-/*
- * lease_clock_difference() returns interval
- */
-Datum
-lease_clock_difference(PG_FUNCTION_ARGS)
-{
-	Interval   *interval = palloc0(sizeof(Interval));
-
-	interval->time = clock_difference();
-	PG_RETURN_INTERVAL_P(interval);
 }
 
 /* Log a step of the wall clock. Only the purge launcher calls this. */

@@ -19,6 +19,9 @@ extern TimestampTz clock_now(void);
 /* Turn a lease time into what the wall clock says, or will say, at that moment. */
 extern TimestampTz clock_wall_time(TimestampTz lease_time);
 
+/* How far the wall clock is ahead of lease time, in microseconds. */
+extern int64 clock_difference(void);
+
 /* Turn a time from the year 10000 on, which many clients cannot read, into infinity. */
 extern TimestampTz readable_time(TimestampTz time);
 

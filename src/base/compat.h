@@ -75,13 +75,6 @@
 #define pg_noreturn pg_attribute_noreturn()
 #endif
 
-/* 18: LockAcquireExtended() can log a failure. */
-#include "storage/lock.h"
-#if PG_VERSION_NUM < 180000
-#define LockAcquireExtended(tag, mode, session, dont_wait, memory_error, local, log) \
-	LockAcquireExtended(tag, mode, session, dont_wait, memory_error, local)
-#endif
-
 /* 17: LockHeldByMe() can include stronger modes, and ShmemVariableCache was renamed. */
 #if PG_VERSION_NUM < 170000
 #include "access/transam.h"
@@ -91,6 +84,7 @@
 #endif
 
 /* 19: a worker can be made to exit when its database is to be dropped or copied. */
+#include "postmaster/bgworker.h"
 #ifndef BGWORKER_INTERRUPTIBLE
 #define BGWORKER_INTERRUPTIBLE 0
 #endif

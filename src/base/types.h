@@ -172,6 +172,7 @@ typedef struct GrantOutcome
 	TimestampTz held_until;		/* REFUSED_HELD: when to look again, else DT_NOEND */
 	bool		open;			/* open transactions are among the obstacles */
 	TransactionId transaction;	/* REFUSED_OPEN: the one to wait for */
+	TransactionId brief;		/* one that is no reason to refuse, see purge_met() */
 	text	   *blocked_by;		/* owner, if the request asks to explain */
 	Oid			blocked_role;
 } GrantOutcome;

@@ -141,11 +141,12 @@ count_leases(const text *owner, Oid role, int64 limit)
 	LeaseStore *store = store_open(AccessShareLock);
 	StoreScan  *scan = store_scan(store, is_counted, &counted);
 	Lease		lease;
+	ItemPointerData tid;
 	HASHCTL		control = {.keysize = sizeof(uint64),.entrysize = sizeof(uint64),.hcxt = CurrentMemoryContext};
 	HTAB	   *resources = hash_create("leases of an owner", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	int64		count = 0;
 
-	while (count <= limit && store_next_possible(scan, &lease))
+	while (count <= limit && store_next_possible(scan, &lease, &tid))
 	{
 		uint64		hash = hash_text(lease.resource, 0);
 		bool		known;

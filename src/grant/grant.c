@@ -24,6 +24,7 @@
 #include "change/change.h"
 #include "change/quota.h"
 #include "grant/grant.h"
+#include "purge/purge.h"
 #include "rules/rules.h"
 #include "store/era.h"
 #include "wait/wait.h"
@@ -56,7 +57,7 @@ refusal_reason(const Decision *decision)
 }
 
 static GrantOutcome
-refused(const LeaseRequest *request, const Decision *decision)
+refused(const LeaseRequest *request, const LeaseRows *rows, const Decision *decision)
 {
 	GrantOutcome outcome = {
 		.result = TransactionIdIsValid(decision->transaction) ? REFUSED_OPEN : REFUSED_HELD,
@@ -67,6 +68,8 @@ refused(const LeaseRequest *request, const Decision *decision)
 		.transaction = decision->transaction
 	};
 
+	if (outcome.open || outcome.result == REFUSED_OPEN)
+		outcome.brief = purge_met(rows);
 	if (request->explain && decision->blocker != NULL && decision->blocker->lease.owner != NULL)
 	{
 		outcome.blocked_by = decision->blocker->lease.owner;
@@ -183,7 +186,10 @@ renew_as_requested(Lease *lease, const LeaseRequest *request, TimestampTz now)
 		lease->lock_delay = request->lock_delay;
 }
 
-/* Grant the owner a lease that it holds already, even if transactions rely on that lease. */
+/*
+ * Grant the owner a lease that it holds already, even if transactions rely on
+ * that lease. The caller has the privileges of the role that acquired it.
+ */
 static GrantOutcome
 write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow *row, TimestampTz now)
 {
@@ -207,27 +213,6 @@ write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow 
 }
 
 /*
- * Reacquiring needs what a renewal needs: the privileges of the role that
- * acquired the lease, and no row lock that conflicts.
- */
-static bool
-may_reacquire(Decision *decision)
-{
-	const LeaseRow *own = decision->target;
-
-	if (decision->verdict != VERDICT_OWN)
-		return false;
-	decision->verdict = VERDICT_REFUSE;
-	if (!may_act(&own->lease))
-		return false;
-	decision->transaction = locker_in_conflict(own, ACTION_PROLONG);
-	if (TransactionIdIsValid(decision->transaction))
-		return false;
-	decision->verdict = VERDICT_OWN;
-	return true;
-}
-
-/*
  * Decide by a look without the resource lock, so that a refusal costs no more
  * than reading. Returns false if the request needs a look under the lock. That
  * is also the case if the rows of several leases were read at different
@@ -247,7 +232,7 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 			return false;
 		if (decision.verdict == VERDICT_REFUSE && rows.same_moment)
 		{
-			*outcome = refused(request, &decision);
+			*outcome = refused(request, &rows, &decision);
 			return true;
 		}
 	}
@@ -297,10 +282,10 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 	decision = decide(&rows, request, now);
 	if (decision.verdict == VERDICT_GRANT)
 		outcome = write_grant(store, request, &rows, &decision, now);
-	else if (may_reacquire(&decision))
+	else if (decision.verdict == VERDICT_OWN && may_act(&decision.target->lease))
 		outcome = write_reacquired(store, request, decision.target, now);
 	else
-		outcome = refused(request, &decision);
+		outcome = refused(request, &rows, &decision);
 	unlock_resource(request->resource);
 
 	if (decision.verdict == VERDICT_GRANT)

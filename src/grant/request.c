@@ -49,7 +49,7 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 		request->resource = resources[i];
 		do
 			outcome = try_grant(store, request);
-		while (outcome.result == REFUSED_OPEN && purge_is_brief(outcome.transaction, &patience));
+		while (TransactionIdIsValid(outcome.brief) && wait_for_purge(outcome.brief, &patience));
 		wait_note_refusal(i, &outcome);
 		held_until = Min(held_until, outcome.held_until);
 		open |= outcome.open || outcome.result == REFUSED_OPEN;
@@ -231,7 +231,7 @@ one_is_taken(LeaseRequest *request, text **resources, int nresources)
 		store_look(store, resources[i], &rows);
 		decision = decide(&rows, request, clock_now());
 		taken = decision.verdict == VERDICT_REFUSE && rows.same_moment &&
-			!purge_has(decision.transaction);
+			!TransactionIdIsValid(purge_met(&rows));
 	}
 	store_close(store);
 	return taken;

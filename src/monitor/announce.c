@@ -293,14 +293,13 @@ serve(void)
 	{
 		int64		now = clock_monotonic();
 
-		CHECK_FOR_INTERRUPTS();
 		pg_atomic_write_u64(&announcements->runs_until, now + LONGEST_START);
 		if (send_all())
 			idle_from = now;
 		else if (now - idle_from >= LINGER || !may_stay_in_database())
 			return;
-		else if (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LINGER / 1000, PG_WAIT_EXTENSION) & WL_LATCH_SET)
-			ResetLatch(MyLatch);
+		else
+			worker_nap(LINGER);
 	}
 }
 

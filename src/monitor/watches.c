@@ -35,6 +35,7 @@
 #include "base/printable.h"
 #include "base/privileges.h"
 #include "monitor/watches.h"
+#include "rules/rules.h"
 
 /* The longest payload that NOTIFY takes, by the default block size. */
 #define MAX_PAYLOAD		7999
@@ -108,12 +109,6 @@ event_is_watched(LeaseEvent event)
 	return (watched_events & EVENT_BIT(event)) != 0;
 }
 
-static const char *
-mode_name(LeaseMode mode)
-{
-	return mode == MODE_EXCLUSIVE ? "exclusive" : mode == MODE_SHARED ? "shared" : "permit";
-}
-
 static bool
 creator_sees_owner(const Watch *watch, const Lease *lease)
 {
@@ -164,7 +159,7 @@ append_json(StringInfo json, const text *string)
 	end = quoted.data + quoted.len;
 	for (const char *c = quoted.data; c < end; c += pg_utf_mblen((const unsigned char *) c))
 	{
-		if (IS_HIGHBIT_SET(*c))
+		if (IS_HIGHBIT_SET(*c) || *c == '\x7f')
 			append_escaped(json, utf8_to_unicode((const unsigned char *) c));
 		else
 			appendStringInfoChar(json, *c);

@@ -26,6 +26,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lwlock.h"
+#include "storage/procarray.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
@@ -54,6 +55,9 @@
 #define LONGEST_PATIENCE	USECS_PER_SEC
 #define FIRST_PAUSE			50
 #define LONGEST_PAUSE		1000
+
+/* How often a request looks again because a transaction has ended. */
+#define MAX_ENDED			10
 
 static int	purge_after = 60;
 
@@ -90,6 +94,13 @@ purge_init(void)
 							NULL, NULL, NULL);
 
 	add_shared_part(&state_part);
+}
+
+/* StoreFilter: any lease. */
+static bool
+is_any(const Lease *lease, const void *arg)
+{
+	return true;
 }
 
 /* StoreFilter: was the lease released, or did it expire, before the time that arg points to? */
@@ -162,41 +173,30 @@ announce_batch(void)
 	pg_memory_barrier();
 }
 
-/*
- * Purge one batch of the worker, beginning at the given block, in the current
- * transaction. The caller must commit it right after.
- */
-PurgeBatch
-purge_batch(BlockNumber first_block)
+/* Purge the blocks of a batch, or some of them: next_block says where the next batch begins. */
+static void
+purge_blocks(LeaseStore *store, BlockNumber first_block, PurgeBatch *batch)
 {
-	PurgeBatch	batch = {.result = VISIT_LOCKED, .next_block = first_block};
-	LeaseStore *store;
-	StoreOpening opening = store_open_if_free(RowExclusiveLock, &store);
 	TimestampTz limit = purge_limit();
+	StoreScan  *scan = store_scan_blocks(store, first_block, BATCH_BLOCKS, is_any, NULL);
 	BlockNumber block = InvalidBlockNumber;
 	int64		begun_at = 0;
-	StoreScan  *scan;
 	ItemPointerData tid;
 	Lease		lease;
 
-	if (opening != STORE_OPEN)
-	{
-		if (opening == STORE_ABSENT)
-			batch.result = VISIT_NO_EXTENSION;
-		return batch;
-	}
-
-	batch.nblocks = RelationGetNumberOfBlocks(store->table);
-	batch.next_block = Min(first_block + BATCH_BLOCKS, batch.nblocks);
-	scan = store_scan_blocks(store, first_block, BATCH_BLOCKS, ended_before, &limit);
-	while (store_next(scan, &lease, &tid))
+	while (store_next_possible(scan, &lease, &tid))
 	{
 		BlockNumber row_block = ItemPointerGetBlockNumber(&tid);
 
-		if (row_block != block && batch.purged > 0 &&
-			(batch.purged >= BATCH_ROWS || clock_monotonic() - begun_at >= BATCH_TIME))
+		if (!is_free(&lease, limit))
 		{
-			batch.next_block = row_block;
+			batch->rows_left = true;
+			continue;
+		}
+		if (row_block != block && batch->purged > 0 &&
+			(batch->purged >= BATCH_ROWS || clock_monotonic() - begun_at >= BATCH_TIME))
+		{
+			batch->next_block = row_block;
 			break;
 		}
 		block = row_block;
@@ -207,10 +207,34 @@ purge_batch(BlockNumber first_block)
 			announce_batch();
 		}
 		if (purge_row(store, lease.resource, &tid, limit))
-			batch.purged++;
+			batch->purged++;
+		else
+			batch->rows_left = true;
+	}
+	store_end_scan(scan);
+}
+
+/*
+ * Purge one batch of the worker, beginning at the given block, in the current
+ * transaction. The caller must commit it right after.
+ */
+PurgeBatch
+purge_batch(BlockNumber first_block)
+{
+	PurgeBatch	batch = {.result = VISIT_LOCKED, .next_block = first_block};
+	LeaseStore *store;
+	StoreOpening opening = store_open_if_free(RowExclusiveLock, &store);
+
+	if (opening != STORE_OPEN)
+	{
+		if (opening == STORE_ABSENT)
+			batch.result = VISIT_NO_EXTENSION;
+		return batch;
 	}
 
-	store_end_scan(scan);
+	batch.nblocks = RelationGetNumberOfBlocks(store->table);
+	batch.next_block = Min(first_block + BATCH_BLOCKS, batch.nblocks);
+	purge_blocks(store, first_block, &batch);
 	store_close(store);
 	stats_add(STATS_PURGED, batch.purged);
 	batch.result = batch.next_block < batch.nblocks ? VISIT_UNFINISHED : VISIT_DONE;
@@ -218,7 +242,7 @@ purge_batch(BlockNumber first_block)
 }
 
 /* Is this the transaction of the worker's batch? */
-bool
+static bool
 purge_has(TransactionId xid)
 {
 	return TransactionIdIsValid(xid) && purge_state != NULL &&
@@ -226,27 +250,43 @@ purge_has(TransactionId xid)
 }
 
 /*
- * Is the conflicting transaction the worker's batch, and has the request not
- * yet waited too long for it? If so, this waits for a moment and returns true,
- * and the caller looks again.
+ * Find an open transaction that a look met and that is no reason to refuse:
+ * the worker's batch, or one that has ended since. Invalid if there is none.
+ */
+TransactionId
+purge_met(const LeaseRows *rows)
+{
+	for (int i = 0; i < rows->count; i++)
+	{
+		TransactionId xid = rows->row[i].changed_by;
+
+		if (TransactionIdIsValid(xid) && (purge_has(xid) || !TransactionIdIsInProgress(xid)))
+			return xid;
+	}
+	return InvalidTransactionId;
+}
+
+/*
+ * A request was refused because of a transaction that purge_met() found. Waits
+ * for a moment, unless the transaction has ended. Returns false if the request
+ * has waited too long, or looked too often: the refusal stands.
  */
 bool
-purge_is_brief(TransactionId xid, PurgePatience *patience)
+wait_for_purge(TransactionId xid, PurgePatience *patience)
 {
-	int64		now;
+	int64		now = clock_monotonic();
 
-	if (!purge_has(xid))
-		return false;
-
-	now = clock_monotonic();
 	if (patience->until == 0)
 	{
 		patience->until = now + LONGEST_PATIENCE;
 		patience->pause = FIRST_PAUSE;
 	}
+	if (!TransactionIdIsInProgress(xid))
+		return ++patience->ended <= MAX_ENDED;
 	if (now >= patience->until)
 		return false;
 
+	CHECK_FOR_INTERRUPTS();
 	pg_usleep(patience->pause);
 	patience->pause = Min(patience->pause * 2, LONGEST_PAUSE);
 	return true;

@@ -9,6 +9,7 @@
 #define LEASE_LOCK_PURGE_H
 
 #include "port/atomics.h"
+#include "postmaster/bgworker.h"
 #include "storage/block.h"
 #include "storage/spin.h"
 
@@ -17,16 +18,24 @@
 /* How a visit of the worker to a database ended. */
 typedef enum VisitResult
 {
-	VISIT_DIED,					/* by an error that it could not report */
-	VISIT_FAILED,				/* by an error that it reports */
+	VISIT_FAILED,				/* by an error, which was logged */
 	VISIT_NO_EXTENSION,
 	VISIT_LOCKED,				/* another session has locked the table or the database */
 	VISIT_UNFINISHED,			/* the visit ran out of time */
 	VISIT_DONE
 } VisitResult;
 
-/* Bytes of an error message that are kept. */
-#define VISIT_MESSAGE_SIZE	512
+/* What the launcher tells the worker. */
+typedef struct VisitOrder
+{
+	uint64		visit;
+	Oid			database;
+	BlockNumber first_block;
+	TimestampTz told_until;		/* send notices of leases that expired after this time */
+	TimestampTz tell_until;		/* and up to this time */
+} VisitOrder;
+
+StaticAssertDecl(sizeof(VisitOrder) <= BGW_EXTRALEN, "an order has to fit into bgw_extra");
 
 /* Report of a worker. The launcher reads it when the worker has ended. */
 typedef struct VisitReport
@@ -34,10 +43,7 @@ typedef struct VisitReport
 	uint64		visit;			/* visit that it belongs to */
 	VisitResult result;
 	BlockNumber next_block;		/* where the next visit begins */
-	int			sqlstate;
-	char		message[VISIT_MESSAGE_SIZE];
-	char		detail[VISIT_MESSAGE_SIZE];
-	char		hint[VISIT_MESSAGE_SIZE];
+	bool		rows_left;		/* in the blocks that it visited */
 } VisitReport;
 
 /* Beyond this number of databases, any database may have had grants. */
@@ -61,6 +67,7 @@ typedef struct PurgePatience
 {
 	int64		until;			/* monotonic clock; 0: has not waited yet */
 	long		pause;
+	int			ended;			/* transactions that had ended */
 } PurgePatience;
 
 /* Result of a batch. */
@@ -70,6 +77,7 @@ typedef struct PurgeBatch
 	BlockNumber next_block;
 	BlockNumber nblocks;
 	int64		purged;
+	bool		rows_left;
 } PurgeBatch;
 
 /* purge.c: the rule */
@@ -77,14 +85,14 @@ extern PurgeState *purge_state;
 extern void purge_init(void);
 extern int64 purge_leases(void);
 extern PurgeBatch purge_batch(BlockNumber first_block);
-extern bool purge_has(TransactionId xid);
-extern bool purge_is_brief(TransactionId xid, PurgePatience *patience);
+extern TransactionId purge_met(const LeaseRows *rows);
+extern bool wait_for_purge(TransactionId xid, PurgePatience *patience);
 extern void purge_note_grant(void);
 
 /* expired.c: notices of leases that expired */
 extern void tell_expired(TimestampTz after, TimestampTz until);
 
-/* worker.c: the background workers */
-extern void worker_init(void);
+/* launcher.c: the background worker that sends others */
+extern void launcher_init(void);
 
 #endif							/* LEASE_LOCK_PURGE_H */

@@ -16,6 +16,21 @@
 #include "base/names.h"
 #include "rules/rules.h"
 
+const char *
+mode_name(LeaseMode mode)
+{
+	switch (mode)
+	{
+		case MODE_EXCLUSIVE:
+			return "exclusive";
+		case MODE_SHARED:
+			return "shared";
+		case MODE_PERMIT:
+			return "permit";
+	}
+	return NULL;
+}
+
 bool
 is_owner(const Lease *lease, const text *owner)
 {
@@ -109,6 +124,32 @@ write_waits_for(const LeaseRow *row)
 		TransactionIdIsValid(row->changed_by) ? row->changed_by : row->locked_by;
 }
 
+/*
+ * The weakest row lock that conflicts with the action. FOR KEY SHARE, which
+ * asserts a lease, does not conflict with renewals.
+ */
+static LockTupleMode
+conflicting_mode(OwnAction action)
+{
+	switch (action)
+	{
+		case ACTION_RELY:
+			return LockTupleExclusive;
+		case ACTION_PROLONG:
+			return LockTupleShare;
+		case ACTION_END:
+			break;
+	}
+	return LockTupleKeyShare;
+}
+
+/* The transaction that locks the row, if its lock conflicts with the action. */
+static TransactionId
+locker_in_conflict(const LeaseRow *row, OwnAction action)
+{
+	return row->lock_mode >= conflicting_mode(action) ? row->locked_by : InvalidTransactionId;
+}
+
 /* --- Who may have a lease ------------------------------------------------ */
 
 static Decision
@@ -131,7 +172,8 @@ refuse_until(TimestampTz until, const LeaseRow *blocker)
 /*
  * The owner already holds a lease. Grant it again if the request says so
  * (if_own), and if that lease has the same mode. If the request is for a lease
- * that ends with this session, that lease must also end with this session.
+ * that ends with this session, that lease must also end with this session. It
+ * conflicts with row locks as a renewal does.
  */
 static Decision
 decide_own(const LeaseRow *own, const LeaseRequest *request)
@@ -139,8 +181,12 @@ decide_own(const LeaseRow *own, const LeaseRequest *request)
 	Decision	decision = refuse_until(free_from(&own->lease), own);
 
 	decision.own_lease = true;
-	if (request->if_own != IF_OWN_REFUSE && own->lease.mode == request->mode &&
-		(!request->session || own->lease.session == SESSION_MINE))
+	if (request->if_own == IF_OWN_REFUSE || own->lease.mode != request->mode ||
+		(request->session && own->lease.session != SESSION_MINE))
+		return decision;
+
+	decision.transaction = locker_in_conflict(own, ACTION_PROLONG);
+	if (!TransactionIdIsValid(decision.transaction))
 	{
 		decision.verdict = VERDICT_OWN;
 		decision.target = own;
@@ -442,32 +488,6 @@ free_seat(const LeaseRows *rows, TimestampTz now)
 }
 
 /* --- What may be done to a lease ----------------------------------------- */
-
-/*
- * The weakest row lock that conflicts with the action. FOR KEY SHARE, which
- * asserts a lease, does not conflict with renewals.
- */
-static LockTupleMode
-conflicting_mode(OwnAction action)
-{
-	switch (action)
-	{
-		case ACTION_RELY:
-			return LockTupleExclusive;
-		case ACTION_PROLONG:
-			return LockTupleShare;
-		case ACTION_END:
-			break;
-	}
-	return LockTupleKeyShare;
-}
-
-/* The transaction that locks the row, if its lock conflicts with the action. */
-TransactionId
-locker_in_conflict(const LeaseRow *row, OwnAction action)
-{
-	return row->lock_mode >= conflicting_mode(action) ? row->locked_by : InvalidTransactionId;
-}
 
 /*
  * The open transaction that may end the lease in a row that it is changing;

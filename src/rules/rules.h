@@ -10,6 +10,9 @@
 
 #include "base/types.h"
 
+/* The name of a mode in SQL; NULL if there is no such mode. */
+extern const char *mode_name(LeaseMode mode);
+
 /* State of one lease at a time. */
 extern bool is_owner(const Lease *lease, const text *owner);
 extern bool is_held(const Lease *lease, TimestampTz now);
@@ -74,7 +77,6 @@ typedef struct ClaimedLease
 	TransactionId transaction;	/* that must end before the action */
 } ClaimedLease;
 
-extern TransactionId locker_in_conflict(const LeaseRow *row, OwnAction action);
 extern ClaimedLease find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action, TimestampTz now);
 extern const LeaseRow *find_held(const LeaseRows *rows, const Claim *claim, TimestampTz now);
 extern TransactionId break_waits_for(const LeaseRows *rows, TimestampTz now);

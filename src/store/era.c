@@ -77,8 +77,6 @@ static int	failover_wait = 0;	/* milliseconds */
 static Oid	entered_sequence = InvalidOid;
 static TimestampTz entered_began = DT_NOBEGIN;
 
-PG_FUNCTION_INFO_V1(lease_new_era);
-
 void
 era_init(void)
 {
@@ -272,17 +270,9 @@ era_grants_from(Oid token_sequence)
 	return entered_began == DT_NOBEGIN ? DT_NOBEGIN : entered_began + failover_wait * INT64CONST(1000);
 }
 
-/*
- * lease_new_era()
- *
- * The sequences are those in the schema of the function.
- */
-Datum
-lease_new_era(PG_FUNCTION_ARGS)
+/* Begin an era of the sequences in a schema, whether or not it is another one. */
+void
+era_begin(Oid schema)
 {
-	Oid			schema = get_func_namespace(fcinfo->flinfo->fn_oid);
-
-	PreventCommandIfReadOnly("lease_new_era()");
 	enter(get_relname_relid("lease_token_seq", schema), true);
-	PG_RETURN_VOID();
 }

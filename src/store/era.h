@@ -19,6 +19,9 @@ extern void era_init(void);
  */
 extern void era_enter(Oid token_sequence);
 
+/* Begin an era of the sequences in a schema, whether or not it is another one. */
+extern void era_begin(Oid schema);
+
 /*
  * Return the lease time from which leases are granted in this era; DT_NOBEGIN
  * if they are granted at once.

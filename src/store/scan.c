@@ -144,12 +144,17 @@ granted_meanwhile(const StoreScan *scan, const Lease *lease)
  * before the scan began.
  */
 bool
-store_next_possible(StoreScan *scan, Lease *lease)
+store_next_possible(StoreScan *scan, Lease *lease, ItemPointerData *tid)
 {
 	while (next_version(scan, lease))
+	{
 		if (table_tuple_satisfies_snapshot(scan->table, scan->slot, scan->snapshot) ||
 			granted_meanwhile(scan, lease))
+		{
+			*tid = scan->slot->tts_tid;
 			return true;
+		}
+	}
 	return false;
 }
 

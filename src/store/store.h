@@ -61,7 +61,7 @@ extern StoreScan *store_scan(LeaseStore *store, StoreFilter wanted, const void *
 extern StoreScan *store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber count,
 									StoreFilter wanted, const void *arg);
 extern bool store_next(StoreScan *scan, Lease *lease, ItemPointerData *tid);
-extern bool store_next_possible(StoreScan *scan, Lease *lease);
+extern bool store_next_possible(StoreScan *scan, Lease *lease, ItemPointerData *tid);
 extern void store_end_scan(StoreScan *scan);
 
 /* write.c: writing rows; the caller holds the resource lock */

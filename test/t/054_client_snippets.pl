@@ -60,32 +60,6 @@ PROGRAM
 
 SKIP:
 {
-	my $python = can_run([ 'python3', '/usr/bin/python3' ], '-c', 'import psycopg2')
-	  or skip 'no Python with psycopg2 (Debian: python3-psycopg2)', 1;
-	is(printed($node, [ $python, '-c' ], <<"PROGRAM"), <<'PRINTED', 'psycopg2: renew in the background, and notice a loss');
-${\ snippet('python', 'def with_lease') }
-def longer_than_ttl(owner, token, lost):
-    time.sleep(2)
-    print("still held:", ask("SELECT lease_token('long', %s)", owner) == token, lost.is_set())
-    print("refused meanwhile:", with_lease("long", None))
-
-def released_by_others(owner, token, lost):
-    ask("SELECT lease_release('long', %s)", owner)
-    print("lost:", lost.wait(10))
-
-print("had it:", with_lease("long", longer_than_ttl, ttl=1))
-print("had it:", with_lease("long", released_by_others, ttl=1))
-PROGRAM
-still held: True False
-refused meanwhile: False
-had it: True
-lost: True
-had it: True
-PRINTED
-}
-
-SKIP:
-{
 	my $node_js = can_run([ 'node', '/usr/bin/node' ], '-e', 'require("pg")')
 	  or skip 'no Node.js with pg (Debian: node-pg)', 1;
 	is(printed($node, [ $node_js, '-e' ], <<"PROGRAM"), "chair\n", 'node-postgres: write under a lease');

@@ -18,7 +18,7 @@ use Test::More;
 
 my $root = "$FindBin::RealBin/../..";
 my @documents = grep { -f "$root/$_" } qw(
-  README.md CONTRIBUTING.md CHANGELOG.md docs/before-you-install.md docs/clients.md docs/guide.md docs/installation.md docs/lease_run.md docs/monitoring.md
+  README.md CONTRIBUTING.md CHANGELOG.md docs/before-you-install.md docs/clients.md docs/clients-java.md docs/clients-ruby-go.md clients/python/README.md clients/node/README.md docs/guide.md docs/installation.md docs/lease_run.md docs/monitoring.md
   docs/operations.md docs/performance.md docs/reference.md docs/scaling.md docs/security.md examples/README.md
   src/README.md test/bench/README.md
 );

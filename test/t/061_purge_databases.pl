@@ -79,12 +79,13 @@ foreach my $round ('first', 'second')
 	becomes_true($node, 'postgres', 'SELECT count(*) = 0 FROM pg_stat_activity WHERE ' . worker_in('plain'), 'the worker leaves');
 }
 
-# A database in which no lease was granted since it was created: a copy.
+# A copy. The launcher learns of it by a grant.
 add_database($node, 'template');
 $psql->('ALTER DATABASE template ALLOW_CONNECTIONS false');
 $psql->(q{SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = 'template'});
 $psql->('ALTER DATABASE template ALLOW_CONNECTIONS true');
 run_beside_worker('template', 'CREATE DATABASE copy TEMPLATE template', 'copy');
+$node->safe_psql('copy', q{SELECT lease_acquire('granted', '1 day', 'o')});
 is_purged($node, 'copy', 'in the copy');
 is_purged($node, 'template', 'in the one copied');
 
@@ -170,7 +171,8 @@ $psql->('DROP DATABASE last');
 pass('databases are created and dropped beside a launcher that sleeps');
 
 # From 19 on, DROP DATABASE ends the worker in the database, and the server logs
-# that. The server also logs it when ask_beside_stopped() had to give up.
+# that. The server also logs it when ask_beside_stopped() had to give up, and when
+# a table with leases is dropped.
 my $log = slurp_file($node->logfile) =~
   s/^.*(?:FATAL:  (?:terminating background worker "lease_lock purge worker"|connection to client lost)|WARNING:  leases are in use while).*\n//gmr;
 unlike($log, qr/WARNING|ERROR|FATAL|PANIC/, 'no warning or error in the log');

@@ -39,17 +39,25 @@ becomes_true($node, 'postgres',
 	'the worker was there');
 
 # Stop the worker in the middle of a batch.
+# An exclusive lease, and two permits, on neighbouring rows.
+my $add = q{
+	INSERT INTO lease_lock (resource, slot, owner, token, granted_at, expires_at, role, xid, mode, holds, lock_delay)
+	SELECT v.name || ' ' || n, v.slot, 'o' || v.slot, 0, t, t, 10, pg_current_xact_id(), v.mode, 1, 0
+	FROM generate_series(1, 10000) AS n, CAST('2000-01-01' AS timestamptz) AS t,
+		(VALUES ('ended', 0, 'x'), ('permit', 1, 'p'), ('permit', 2, 'p')) AS v(name, slot, mode)
+	ON CONFLICT DO NOTHING};
 my ($pid, $row);
 foreach my $attempt (1 .. 100)
 {
-	add_ended($node, 'postgres', 30000);
+	add_ended($node, 'postgres', 1);
+	$psql->($add);
 	foreach my $look (1 .. 1000)
 	{
 		last if $pid = look($node, 'SELECT pid FROM pg_stat_activity WHERE ' . worker_in('postgres') . ' AND backend_xid IS NOT NULL');
 	}
 	next if !$pid || !eval { stop_backend($pid); 1 };
-	$row = ask_beside_stopped($node, 'postgres', q{SELECT l.resource FROM lease_lock AS l JOIN pg_stat_activity AS a ON l.xmax = a.backend_xid
-		WHERE a.} . worker_in('postgres') . ' LIMIT 1');
+	$row = ask_beside_stopped($node, 'postgres', q{SELECT 'ended ' || split_part(l.resource, ' ', 2) FROM lease_lock AS l JOIN pg_stat_activity AS a ON l.xmax = a.backend_xid
+		WHERE a.} . worker_in('postgres') . ' GROUP BY 1 HAVING count(*) = 3 LIMIT 1');
 	last if $row;
 	continue_backend($pid);
 }
@@ -58,6 +66,12 @@ my $begun_at = time;
 is(look($node, "SELECT lease_acquire('$row', '1 day', 'o')"), 'f', 'a try is refused then');
 cmp_ok(time - $begun_at, '<', $WaitTest::LIMIT, 'and returns in time');
 is(look($node, "SELECT lease_acquire('free', '1 day', 'o')"), 't', 'others are granted');
+
+# Permits: that all places are taken names no transaction, and the worker has both of them.
+my $permits = $row =~ s/ended/permit/r;
+$begun_at = time;
+is(look($node, "SELECT lease_acquire_permit('$permits', 2, '1 day', 'o')"), 'f', 'a permit is refused as well');
+cmp_ok(time - $begun_at, '>', 0.9, 'after a wait for the worker');
 is(look($node, "SELECT lease_acquire('held', '1 day', 'other')"), 'f', 'or refused');
 
 # A waiter goes on when the batch is over.

@@ -105,17 +105,17 @@ $node->safe_psql('mine', 'ALTER TABLE parted DETACH PARTITION lease_lock');
 foreach my $addition (@refused)
 {
 	my ($sql, $undo) = @$addition;
-	my $reports = times_logged($node, 'could not purge leases in database "mine"');
+	my $reports = times_logged($node, 'purge of leases that ended in database "mine"');
 
 	add_ended($node, 'mine', 10);
 	$node->safe_psql('mine', "SET ROLE mallory; $sql");
 	ran_in_worker();
 	set_and_reload($node, 'lease_lock.purge_interval', '100ms');
-	for (my $tries = 0; $tries < 1800 && times_logged($node, 'could not purge leases in database "mine"') == $reports; $tries++)
+	for (my $tries = 0; $tries < 1800 && times_logged($node, 'purge of leases that ended in database "mine"') == $reports; $tries++)
 	{
 		select undef, undef, undef, 0.1;
 	}
-	cmp_ok(times_logged($node, 'could not purge leases in database "mine"'), '>', $reports, "$sql: reported");
+	cmp_ok(times_logged($node, 'purge of leases that ended in database "mine"'), '>', $reports, "$sql: reported");
 	is(ran_in_worker(), '', "$sql: nothing ran");
 	set_and_reload($node, 'lease_lock.purge_interval', '0');
 	$node->safe_psql('mine', "SET ROLE mallory; $undo");

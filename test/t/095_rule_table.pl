@@ -179,7 +179,7 @@ sub sql
 	my $mode = { exclusive => 'x', shared => 's', permit => 'p' }->{ $row->{mode} };
 	my $key = "resource = '$resource' AND slot = $slot";
 	my $insert = sub {
-		return 'INSERT INTO lease_lock (owner, expires_at, token, lock_delay, resource, slot, granted_at, xid, holder, mode, holds) VALUES ('
+		return 'INSERT INTO lease_lock (owner, expires_at, token, lock_delay, resource, slot, granted_at, xid, role, mode, holds) VALUES ('
 		  . columns($_[0]) . ", '$resource', $slot, now(), pg_current_xact_id(), 10, '$mode', 1);\n";
 	};
 	my $before = $row->{before}{state} eq 'absent' ? '' : $insert->($row->{before});
@@ -320,7 +320,8 @@ $node->safe_psql('postgres', q{
 	CREATE FUNCTION rows() RETURNS text LANGUAGE sql AS $$
 		SELECT md5(string_agg(concat_ws(' ', resource, slot, ctid, xmin, xmax), ',' ORDER BY resource, slot)) FROM lease_lock
 	$$});
-$node->safe_psql('postgres', "$refused; SELECT rows(); CHECKPOINT");
+$node->safe_psql('postgres', "$refused; SELECT rows()");
+$node->safe_psql('postgres', $_) foreach 'VACUUM pg_catalog.pg_proc', 'CHECKPOINT';
 is($node->safe_psql('postgres', qq{
 	SELECT rows() AS rows, pg_current_wal_insert_lsn() AS lsn, pg_snapshot_xmax(pg_current_snapshot()) AS next_xid \\gset
 	BEGIN;

@@ -214,6 +214,8 @@ like(told(sub { $_[2] }), qr/^\{"event": "granted", "resource": "job\/(\\u0001){
 	'too long for NOTIFY: without the owner');
 $sql->(q{SELECT lease_acquire(E'job/"\\\\\n', '1 hour', 'ann')});
 like(told(sub { $_[2] }), qr/"resource": "job\/\\"\\\\\\n"/, 'escaped');
+$sql->(q{SELECT lease_acquire('job/' || chr(127), '1 hour', 'ann')});
+like(told(sub { $_[2] }), qr/"resource": "job\/\\u007f"/, 'no control character');
 
 # expired: told by the worker
 $sql->("SELECT lease_watch('exp/', 'more', ARRAY['expired'])");

@@ -54,7 +54,7 @@ class Server:
         self.run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N", "--encoding=UTF8", "--no-locale")
         with open(self.data / "postgresql.conf", "a") as conf:
             conf.write("listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\nfsync = off\n"
-                       "shared_preload_libraries = 'lease_lock'\nwal_level = replica\nmax_connections = 100\n")
+                       "shared_preload_libraries = 'lease_lock'\nwal_level = replica\nmax_connections = 300\n")
         return self
 
     def control(self, *args):

@@ -1,0 +1,118 @@
+"""The same leases by the interfaces of other libraries."""
+
+import threading
+import time
+
+import pytest
+
+from conftest import CLIENTS, LONG
+from lease_lock import LeaseLost, Leases
+
+
+def is_held(server, resource):
+    return server.sql("SELECT count(*) FROM lease_status WHERE resource = %s AND state = 'held'", resource) == [(1,)]
+
+
+@pytest.fixture
+def coordinator(server):
+    """As tooz finds it by the entry point, which the test of the package looks at."""
+    pytest.importorskip("tooz")
+    from oslo_utils import netutils
+    from urllib.parse import parse_qs
+
+    from lease_lock.tooz import LeaseDriver
+
+    url = netutils.urlsplit(f"postgresql-lease://postgres@127.0.0.1:{server.port}/postgres?ttl=2&application_name=tooz")
+    driver = LeaseDriver(b"member", url, parse_qs(url.query))
+    driver.start()
+    yield driver
+    driver.stop()
+
+
+def test_tooz_lock(server, coordinator):
+    import tooz
+
+    lock, other = coordinator.get_lock(b"printer"), coordinator.get_lock(b"printer")
+    with lock:
+        assert lock.acquired and lock.is_still_owner() and is_held(server, "printer")
+        assert not other.acquire(blocking=False) and not other.acquire(blocking=0.1) and not lock.acquire(blocking=False)
+        time.sleep(3)
+        assert lock.is_still_owner()        # longer than the ttl
+        threading.Timer(0.5, lock.release).start()
+        assert other.acquire()
+    assert not lock.acquired and not lock.release() and other.release() and not is_held(server, "printer")
+    with lock(shared=True), other(shared=True):
+        assert not coordinator.get_lock(b"printer").acquire(blocking=False)
+    assert lock.acquire()
+    server.sql("SELECT lease_break('printer')")
+    assert lock.lease.lost.wait(LONG) and not lock.is_still_owner() and not lock.release()
+    with pytest.raises(tooz.coordination.LockAcquireFailed):
+        with other, lock(blocking=False):
+            pass
+
+
+def test_tooz_releases_when_it_stops(server, coordinator):
+    coordinator.get_lock(b"stop").acquire()
+    assert is_held(server, "stop")
+    coordinator.stop()
+    assert not is_held(server, "stop")
+    coordinator.start()
+
+
+def test_django(server):
+    django = pytest.importorskip("django")
+    from django.conf import settings
+
+    database = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "postgres", "HOST": "127.0.0.1",
+                "PORT": str(server.port)}
+    settings.configure(DATABASES={"default": database})
+    django.setup()
+    from django.db import connection, transaction
+
+    from lease_lock.django import atomic, leases
+
+    server.sql("CREATE TABLE paper (id int PRIMARY KEY); SELECT lease_protect('paper', 'paper:{id}')")
+    try:
+        with leases().hold("paper:1", ttl=600) as lease:
+            with atomic(lease), connection.cursor() as cursor:
+                cursor.execute("INSERT INTO paper VALUES (1)")
+            with pytest.raises(ZeroDivisionError):
+                with atomic(lease), connection.cursor() as cursor:
+                    cursor.execute("DELETE FROM paper")
+                    1 / 0
+            with pytest.raises(django.db.Error), transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("DELETE FROM paper")     # no lease is asserted
+        with pytest.raises(LeaseLost):
+            with leases().hold("paper:1", ttl=600) as lease:
+                server.sql("SELECT lease_break('paper:1')")
+                with atomic(lease):
+                    pytest.fail("the lease is not held")
+        assert server.sql("SELECT id FROM paper") == [(1,)]
+        leases().close()
+    finally:
+        connection.close()
+        server.sql("DROP TABLE paper")
+
+
+def test_sqlalchemy_recipe(server):
+    """The recipe of README.md."""
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    recipe = (CLIENTS / "python/README.md").read_text().split("```python\n# SQLAlchemy")[1].split("```")[0]
+    scope = {}
+    exec("#" + recipe, scope)
+    engine = sqlalchemy.create_engine(f"postgresql+psycopg2://postgres@127.0.0.1:{server.port}/postgres")
+    server.sql("CREATE TABLE leaf (id int PRIMARY KEY); SELECT lease_protect('leaf', 'leaf:{id}')")
+    try:
+        with Leases(server.dsn()) as leases:
+            with leases.hold("leaf:1", ttl=600) as lease:
+                with scope["begin"](engine, lease) as connection:
+                    connection.execute(sqlalchemy.text("INSERT INTO leaf VALUES (1)"))
+            with pytest.raises(LeaseLost):
+                with leases.hold("leaf:1", ttl=600) as lease:
+                    server.sql("SELECT lease_break('leaf:1')")
+                    with scope["begin"](engine, lease):
+                        pytest.fail("the lease is not held")
+        assert server.sql("SELECT id FROM leaf") == [(1,)]
+    finally:
+        engine.dispose()
+        server.sql("DROP TABLE leaf")

@@ -1,0 +1,124 @@
+"""The renewals to copy from the pages for Java, Ruby and Go: renewed, lost before granted when the network is silent."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from conftest import CLIENTS, Holder
+from test_holders import is_held, lost_before_granted
+
+JAVA = """
+class Main {
+    public static void main(String[] args) throws Exception {
+        Properties properties = new Properties();
+        properties.setProperty("user", "postgres");
+        Runnable lost = () -> System.out.println("lost " + args[2] + " " + uptime());
+        try (HeldLease lease = new HeldLease("jdbc:postgresql://127.0.0.1:" + args[0].split("port=")[1].split(" ")[0]
+                + "/postgres", properties, args[2], Duration.ofSeconds(6), lost)) {
+            System.out.println("held " + args[2] + " " + lease.token);
+            while (System.in.read() >= 0) { }
+        }
+        System.exit(0);
+    }
+
+    static String uptime() {
+        try {
+            return java.nio.file.Files.readString(java.nio.file.Path.of("/proc/uptime")).split(" ")[0];
+        } catch (java.io.IOException error) {
+            return "inf";
+        }
+    }
+}
+"""
+
+RUBY = """
+$stdout.sync = true
+lost = -> { puts "lost #{ARGV[2]} #{Process.clock_gettime(Process::CLOCK_BOOTTIME)}" }
+with_lease(ARGV[0], ARGV[2], ttl: 6, lost: lost) do |_, token|
+  puts "held #{ARGV[2]} #{token}"
+  $stdin.read
+end
+"""
+
+GO = """
+func main() {
+	err := WithLease(context.Background(), os.Args[1], os.Args[3], 6*time.Second, func(ctx context.Context, owner string) error {
+		fmt.Println("held", os.Args[3], 0)
+		end := make(chan bool)
+		go func() { os.Stdin.Read(make([]byte, 1)); close(end) }()
+		select {
+		case <-ctx.Done():
+			uptime, _ := os.ReadFile("/proc/uptime")
+			fmt.Println("lost", os.Args[3], strings.Fields(string(uptime))[0])
+			<-end
+		case <-end:
+		}
+		return nil
+	})
+	if err != nil {
+		os.Exit(1)
+	}
+}
+"""
+
+
+def snippet(page, language):
+    text = (CLIENTS.parent / "docs" / page).read_text()
+    return re.search(rf"```{language}\n(.*?)```", text, re.DOTALL).group(1)
+
+
+def need(*names):
+    for name in names:
+        if not (shutil.which(name) or pathlib.Path(name).exists()):
+            pytest.skip(f"no {name}")
+
+
+def compiled(command, **env):
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **env})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def java(folder):
+    driver = "/usr/share/java/postgresql.jar"
+    need("javac", driver)
+    (folder / "Main.java").write_text(snippet("clients-java.md", "java") + JAVA)
+    compiled(["javac", "-d", folder, folder / "Main.java"])
+    return ["java", "-cp", f"{folder}:{driver}", "Main"]
+
+
+def ruby(folder):
+    need("/usr/bin/ruby")
+    if subprocess.run(["/usr/bin/ruby", "-e", "require 'pg'"], capture_output=True, check=False).returncode:
+        pytest.skip("no pg for Ruby")
+    (folder / "main.rb").write_text(snippet("clients-ruby-go.md", "ruby") + RUBY)
+    return ["/usr/bin/ruby", folder / "main.rb"]
+
+
+def go(folder):
+    need("go", "/usr/share/gocode/src/github.com/jackc/pgx/v4")
+    source = snippet("clients-ruby-go.md", "go").replace('\t"os"\n', '\t"os"\n\t"strings"\n')
+    (folder / "main.go").write_text(source + GO)
+    compiled(["go", "build", "-o", folder / "main", folder / "main.go"],
+             GOPATH="/usr/share/gocode", GO111MODULE="off", GOFLAGS="", GOCACHE=str(folder / "cache"))
+    return [folder / "main"]
+
+
+@pytest.mark.parametrize("language", [java, ruby, go])
+def test_page(server, proxy, tmp_path, language):
+    holder = Holder(language(tmp_path), server.dsn(proxy.port), 6, ["page"], {})
+    try:
+        for _ in range(16):
+            time.sleep(0.5)
+            assert is_held(server, "page")
+        lost_before_granted(server, holder, proxy, ["page"])
+    finally:
+        holder.clean_up()
+    holder = Holder(language(tmp_path), server.dsn(), 6, ["page"], {})
+    holder.end()
+    assert not is_held(server, "page") and holder.lines.empty()
+    holder.clean_up()

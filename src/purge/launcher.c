@@ -1,0 +1,368 @@
+/*-------------------------------------------------------------------------
+ *
+ * launcher.c
+ *		The purge launcher: sends a worker to each database with leases.
+ *
+ * The launcher is not connected to a database. A session that grants a lease
+ * tells it its database, see purge_note_grant(). The launcher visits that
+ * database every lease_lock.purge_interval, until a visit finds that no lease
+ * is left in the lock table. When it starts, it visits each database once,
+ * since it does not know what happened before. So no worker is sent to a
+ * database in which nothing happens.
+ *
+ * There is one worker at a time, however many databases there are. If a worker
+ * fails, the launcher waits longer and longer between its visits to that
+ * database, until the configuration is reloaded.
+ *
+ * A standby has no launcher until it is promoted.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+#include "base/background.h"
+#include "base/clock.h"
+#include "base/compat.h"
+#include "purge/purge.h"
+
+/* Seconds until a launcher that failed is started again. */
+#define LAUNCHER_RESTART	10
+
+/* After this time the launcher terminates the worker, in case it hangs. */
+#define LONGEST_VISIT		(15 * USECS_PER_SEC)
+
+/* Longest time between visits to a database in which workers fail. */
+#define FAILED_INTERVAL		(SECS_PER_HOUR * USECS_PER_SEC)
+
+/* A database with leases. */
+typedef struct Database
+{
+	Oid			oid;
+	bool		visited;		/* ever */
+	int64		visited_at;		/* begin of that round, monotonic clock */
+	VisitResult result;
+	int			failures;		/* in sequence */
+	BlockNumber next_block;
+	bool		rows_left;		/* in the blocks before */
+	TimestampTz told_until;		/* notices of leases that expired up to this time are sent; 0: none */
+} Database;
+
+PGDLLEXPORT void lease_purge_launcher_main(Datum arg);
+
+static int	purge_interval = 10000;
+
+static List *databases = NIL;	/* in TopMemoryContext */
+static int64 round_begun_at = 0;	/* 0: none yet */
+static uint64 current_visit = 0;
+static bool no_slot = false;
+
+void
+launcher_init(void)
+{
+	BackgroundWorker launcher;
+
+	DefineCustomIntVariable("lease_lock.purge_interval",
+							"Time between two purges of all databases by the purge worker.",
+							"0 turns the worker off. There is no worker unless the library is preloaded.",
+							&purge_interval,
+							10000, 0, INT_MAX,
+							PGC_SIGHUP,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	/* pg_upgrade expects that no other session is connected. */
+	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
+		return;
+
+	describe_worker(&launcher, "lease_lock purge launcher", "lease_purge_launcher_main");
+	launcher.bgw_restart_time = LAUNCHER_RESTART;
+	RegisterBackgroundWorker(&launcher);
+}
+
+static int64
+interval_usecs(void)
+{
+	return purge_interval * INT64CONST(1000);
+}
+
+/* Add a database to the list, unless it is there. */
+static void
+remember(Oid oid)
+{
+	MemoryContext caller_context;
+	Database   *database;
+	ListCell   *cell;
+
+	foreach(cell, databases)
+		if (((Database *) lfirst(cell))->oid == oid)
+			return;
+	caller_context = MemoryContextSwitchTo(TopMemoryContext);
+	database = palloc0(sizeof(Database));
+	database->oid = oid;
+	databases = lappend(databases, database);
+	MemoryContextSwitchTo(caller_context);
+}
+
+static void
+forget(Database *database)
+{
+	databases = list_delete_ptr(databases, database);
+	pfree(database);
+}
+
+/* Can sessions connect? A database whose DROP was interrupted does not allow that. */
+static bool
+is_open(Form_pg_database database)
+{
+	return database->datallowconn && database->datconnlimit != DATCONNLIMIT_INVALID_DB;
+}
+
+/* Find this database, or remember all to which sessions can connect. */
+static bool
+search_databases(Oid wanted, bool *open)
+{
+	Relation	catalog;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	StartTransactionCommand();
+	catalog = table_open(DatabaseRelationId, AccessShareLock);
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
+	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_database row = (Form_pg_database) GETSTRUCT(tuple);
+
+		if (!OidIsValid(wanted) && is_open(row))
+			remember(row->oid);
+		if (row->oid == wanted)
+		{
+			found = true;
+			*open = is_open(row);
+		}
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	CommitTransactionCommand();
+	return found;
+}
+
+/* Remember the databases in which leases were granted since the last round; all when that is not known. */
+static void
+note_grants(void)
+{
+	Oid			granted_in[MAX_GRANTED_IN];
+	int			ngranted_in;
+
+	SpinLockAcquire(&purge_state->mutex);
+	ngranted_in = purge_state->ngranted_in;
+	memcpy(granted_in, purge_state->granted_in, sizeof(granted_in));
+	purge_state->ngranted_in = 0;
+	SpinLockRelease(&purge_state->mutex);
+	pg_atomic_fetch_add_u32(&purge_state->round, 1);
+
+	if (round_begun_at == 0 || ngranted_in > MAX_GRANTED_IN)
+		search_databases(InvalidOid, NULL);
+	for (int i = 0; i < Min(ngranted_in, MAX_GRANTED_IN); i++)
+		remember(granted_in[i]);
+}
+
+static bool
+is_due(const Database *database)
+{
+	int64		since = round_begun_at - database->visited_at;
+
+	if (!database->visited || database->result == VISIT_UNFINISHED)
+		return true;
+	if (database->result == VISIT_FAILED)
+		return since >= Min(interval_usecs() << Min(database->failures - 1, 20),
+							Max(interval_usecs(), FAILED_INTERVAL));
+	return since >= interval_usecs();
+}
+
+/* Sleep. After a reload of the configuration, try again at once where workers failed. */
+static void
+nap(int64 usecs)
+{
+	ListCell   *cell;
+
+	if (!worker_nap(usecs))
+		return;
+	foreach(cell, databases)
+	{
+		Database   *database = lfirst(cell);
+
+		if (database->result == VISIT_FAILED)
+			database->visited = false;
+	}
+}
+
+/* Wait until the worker is gone. */
+static void
+wait_for_worker(BackgroundWorkerHandle *worker)
+{
+	int64		until = clock_monotonic() + LONGEST_VISIT;
+	bool		terminated = false;
+	pid_t		pid;
+
+	while (GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
+	{
+		int64		left = until - clock_monotonic();
+
+		if (left <= 0 && !terminated)
+		{
+			TerminateBackgroundWorker(worker);
+			terminated = true;
+		}
+		nap(terminated ? -1 : left);
+	}
+}
+
+static bool
+start_worker(const Database *database, TimestampTz tell_until, BackgroundWorkerHandle **handle)
+{
+	VisitReport *report = &purge_state->report;
+	VisitOrder	order = {
+		.visit = ++current_visit,
+		.database = database->oid,
+		.first_block = database->next_block,
+		.told_until = database->told_until != 0 ? database->told_until : tell_until - interval_usecs(),
+		.tell_until = tell_until
+	};
+	BackgroundWorker worker;
+
+	report->visit = order.visit;
+	report->result = VISIT_FAILED;	/* until the worker says something else */
+	report->next_block = order.first_block;
+	report->rows_left = true;
+
+	describe_worker(&worker, "lease_lock purge worker", "lease_purge_worker_main");
+	worker.bgw_flags |= BGWORKER_INTERRUPTIBLE;
+	worker.bgw_notify_pid = MyProcPid;
+	memcpy(worker.bgw_extra, &order, sizeof(order));
+	return RegisterDynamicBackgroundWorker(&worker, handle);
+}
+
+/* Send a worker, and wait for it; false if there is no slot for it. */
+static bool
+send_worker(Database *database, TimestampTz tell_until)
+{
+	BackgroundWorkerHandle *worker;
+
+	if (!start_worker(database, tell_until, &worker))
+	{
+		if (!no_slot)
+			ereport(WARNING,
+					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+					 errmsg("could not start a worker to purge leases: no background worker slot is free"),
+					 errhint("Increase max_worker_processes. Rows of leases that ended are kept until a worker can start.")));
+		no_slot = true;
+		return false;
+	}
+	no_slot = false;
+	wait_for_worker(worker);
+	pfree(worker);
+	return true;
+}
+
+/* Visit a database, and forget it if it is gone or has no more leases. Returns whether the visit ran out of time. */
+static bool
+visit_database(Database *database)
+{
+	VisitReport *report = &purge_state->report;
+	TimestampTz tell_until = clock_now();
+	bool		open;
+
+	database->visited = true;
+	database->visited_at = round_begun_at;
+	database->result = VISIT_LOCKED;
+	if (!search_databases(database->oid, &open))
+	{
+		forget(database);
+		return false;
+	}
+	if (!open || !send_worker(database, tell_until))
+		return false;
+
+	database->result = report->result;
+	database->rows_left = (database->next_block > 0 && database->rows_left) || report->rows_left;
+	if (report->result == VISIT_DONE || report->result == VISIT_UNFINISHED)
+		database->told_until = tell_until;
+	database->next_block = report->result == VISIT_DONE ? 0 : report->next_block;
+	database->failures = report->result == VISIT_FAILED ? database->failures + 1 : 0;
+	if (report->result == VISIT_NO_EXTENSION || (report->result == VISIT_DONE && !database->rows_left))
+		forget(database);
+	return report->result == VISIT_UNFINISHED;
+}
+
+/* Visit every database that is due. Returns whether any visit ran out of time. */
+static bool
+visit_databases(void)
+{
+	List	   *known = list_copy(databases);
+	bool		unfinished = false;
+	ListCell   *cell;
+
+	foreach(cell, known)
+	{
+		Database   *database = lfirst(cell);
+
+		if (is_due(database) && purge_interval > 0 && visit_database(database))
+			unfinished = true;
+	}
+	list_free(known);
+	return unfinished;
+}
+
+/* Microseconds until the next round begins; negative: not before the latch is set. */
+static int64
+time_to_next_round(void)
+{
+	if (purge_interval == 0)
+		return -1;
+	if (round_begun_at == 0)
+		return 0;
+	return Max(round_begun_at + interval_usecs() - clock_monotonic(), 0);
+}
+
+/*
+ * Entry point of the launcher. If it ends with an error, the server restarts
+ * it after LAUNCHER_RESTART seconds.
+ */
+void
+lease_purge_launcher_main(Datum arg)
+{
+	int64		until_next;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	for (;;)
+	{
+		pgstat_report_activity(STATE_IDLE, NULL);
+		while ((until_next = time_to_next_round()) != 0)
+			nap(until_next);
+
+		pgstat_report_activity(STATE_RUNNING, "purging leases that ended");
+		clock_report_step();
+		note_grants();
+		round_begun_at = clock_monotonic();
+		while (visit_databases() && time_to_next_round() > 0)
+			;
+	}
+}
