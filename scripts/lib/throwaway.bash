@@ -83,9 +83,6 @@ processes_inside() {
 stop_process() {
 	local pid=$1 tries=$2 first_line=
 	read -r first_line 2>/dev/null <"/proc/$pid/cwd/postmaster.pid" || true
-	if [[ $first_line == "-$pid" ]] && ((tries < 100)); then
-		return # a server that initdb runs; it dies of a signal, and ends by itself when initdb has ended
-	fi
 	if [[ $first_line == "$pid" ]]; then
 		kill "-$( ((tries < 600)) && echo QUIT || echo KILL)" "$pid"
 	else
@@ -95,16 +92,23 @@ stop_process() {
 }
 
 # A process that belongs to the script has its working directory in the folder.
+# One that dies of the signal, like a server that initdb runs, leaves the shared
+# memory that it had.
 stop_all_inside() {
-	local pids pid tries
+	local pids pid tries maps segments=()
 	for ((tries = 0; tries < 610; tries++)); do
 		mapfile -t pids < <(processes_inside)
-		((${#pids[@]} > 0)) || return 0
+		((${#pids[@]} > 0)) || break
+		maps=("${pids[@]/#//proc/}")
+		mapfile -t -O "${#segments[@]}" segments < <(
+			grep -ohs '/dev/shm/PostgreSQL\.[0-9]*' "${maps[@]/%//maps}" | sort -u
+		)
 		for pid in "${pids[@]}"; do
 			stop_process "$pid" "$tries"
 		done
 		sleep 0.1
 	done
+	((${#segments[@]} == 0)) || rm -f "${segments[@]}"
 }
 
 # The folder comes first: a failure outside of it must not leave a server
