@@ -55,7 +55,7 @@ foreach my $name (map { (split / /)[0] } @actual)
 	my ($default, $shown) = split /\|/,
 	  $node->safe_psql('postgres', "SELECT boot_val, current_setting(name) FROM pg_settings WHERE name = '$name'");
 
-	next unless ok($entry{$name}, "$name has an entry") && $default && $name ne 'lease_lock.clock';
+	next unless ok($entry{$name}, "$name has an entry") && length $default && $name ne 'lease_lock.clock';
 	my ($documented) = $entry{$name} =~ /^(?:\w|`).*?default `([^`]*)`/m;
 	ok(defined $documented && ($documented eq $default || $documented eq $shown), "$name has the default $default");
 }
@@ -66,14 +66,18 @@ sub plain
 	return $_[0] =~ s/timestamp with time zone/timestamptz/gr =~ s/::[a-z]+//gr =~ s/'00:00:00'/'0'/gr;
 }
 
-$node->safe_psql('postgres', 'CREATE EXTENSION lease_lock');
 my $members = q{SELECT objid FROM pg_depend WHERE deptype = 'e' AND refobjid =
 	(SELECT oid FROM pg_extension WHERE extname = 'lease_lock')};
 my %view;
-$view{$1}{columns} .= "$2\n" while $node->safe_psql('postgres', qq{
-	SELECT relname || ' ' || attname || ' ' || format_type(atttypid, atttypmod)
+foreach my $column (split /\n/, $node->safe_psql('postgres', qq{
+	SELECT relname, attname || ' ' || format_type(atttypid, atttypmod)
 	FROM pg_attribute JOIN pg_class AS c ON c.oid = attrelid
-	WHERE relkind = 'v' AND attnum > 0 AND c.oid IN ($members) ORDER BY relname, attnum}) =~ /^(\w+) (.*)$/mg;
+	WHERE relkind = 'v' AND attnum > 0 AND c.oid IN ($members) ORDER BY relname, attnum}))
+{
+	my ($name, $text) = split /\|/, $column;
+
+	$view{$name}{columns} .= "$text\n";
+}
 $view{$_}{public} = $node->safe_psql('postgres',
 	qq{SELECT has_table_privilege('public', '$_', 'SELECT')}) foreach keys %view;
 
