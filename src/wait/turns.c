@@ -116,8 +116,16 @@ call_first(const Bucket *bucket, uint64 hash, int64 free_at)
 			continue;
 		}
 
-		if (entry_state(entry) == TURN_AWAY || entry->waiter == MY_PROC_NUMBER)
-			return;				/* looks when its wait in the lock manager ends; or knows of its own change */
+		if (entry->waiter == MY_PROC_NUMBER)
+			return;				/* knows of its own change */
+		if (entry_state(entry) == TURN_AWAY)
+		{
+			/* It looks when its wait ends. If it waits for one of the others here, that goes first: see waits_for_me(). */
+			while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL)
+				if (TransactionIdIsValid(GetPGProcByNumber(entry->waiter)->xid))
+					queue_wake(entry);
+			return;
+		}
 		entry->known_end = Min(entry->known_end, free_at);
 		if ((int64) pg_atomic_read_u64(&queue_waiter(entry->waiter)->alarm) > free_at &&
 			(int64) pg_atomic_read_u64(&queue_waiter(entry->waiter)->alarm) - free_at > ALARM_SLACK)

@@ -172,6 +172,10 @@ BEGIN
 	END LOOP;
 
 	PERFORM do_steps(e.during, r, pids[3], at_points[3]);
+	-- The time of a wait may be over before the waiter goes on.
+	IF of_kinds[1] LIKE '%in time' OR of_kinds[2] LIKE '%in time' THEN
+		PERFORM pg_sleep(0.12);
+	END IF;
 	FOREACH s IN ARRAY continue_order LOOP
 		n := array_position(sessions, s);
 		PERFORM pg_advisory_unlock(10 + n);
