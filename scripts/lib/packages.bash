@@ -177,10 +177,12 @@ disable_services() {
 	done
 } >/dev/null 2>&1
 
-apt_install() {
+# In a subshell, since what the packages start must not keep the lock.
+apt_install() (
+	[[ -z $install_lock ]] || exec {install_lock}<&-
 	as_root env DEBIAN_FRONTEND=noninteractive \
-		apt-get -qq -y --no-install-recommends install "$@" >&2 {install_lock}<&- # what it starts must not keep the lock
-}
+		apt-get -qq -y --no-install-recommends install "$@" >&2
+)
 
 # These packages are optional: a test whose client is missing is skipped.
 install_clients() {

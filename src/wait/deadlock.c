@@ -75,7 +75,7 @@ typedef struct WaitNode
 typedef struct Edge
 {
 	EdgeKind	kind;
-	WaitNode	   *to;				/* NULL: somebody who can go on */
+	WaitNode   *to;				/* NULL: somebody who can go on */
 	uint64		obstacle;		/* identifies the obstacle: token, xid, pid or turn */
 } Edge;
 
@@ -102,7 +102,7 @@ static WaitNode *process_node(Search *search, int pid);
 static WaitNode *
 new_node(Search *search, int needed)
 {
-	WaitNode	   *node = palloc0(sizeof(WaitNode));
+	WaitNode   *node = palloc0(sizeof(WaitNode));
 
 	node->needed = needed;
 	node->stuck = true;
@@ -170,7 +170,7 @@ static WaitNode *
 owner_node(Search *search, const Lease *lease)
 {
 	ListCell   *cell;
-	WaitNode	   *node;
+	WaitNode   *node;
 
 	foreach(cell, search->nodes)
 	{
@@ -213,8 +213,8 @@ add_slot(Search *search, WaitNode *node, const WaitNode *self, const SlotBlocker
 static void
 add_permits(Search *search, WaitNode *node, const WaitNode *self, List *blockers)
 {
-	WaitNode	   *permits = new_node(search, 0);
-	WaitNode	   *slot = NULL;
+	WaitNode   *permits = new_node(search, 0);
+	WaitNode   *slot = NULL;
 	int			last_slot = EXCLUSIVE_SLOT;
 	int			taken = 0;
 	ListCell   *cell;
@@ -275,7 +275,7 @@ add_waiter_before(Search *search, WaitNode *node, const WaitNode *self, const Wa
 
 /* All that must happen before a waiter gets the lease of one of its lines. */
 static void
-add_line(Search *search, WaitNode *node, const WaitNode *self, const WaiterLine *line)
+add_line(Search *search, WaitNode *to, const WaitNode *self, const WaiterLine *line)
 {
 	LeaseMode	mode = self->waiter->info.mode;
 	List	   *blockers = find_obstacles(search->store, line, mode);
@@ -286,12 +286,12 @@ add_line(Search *search, WaitNode *node, const WaitNode *self, const WaiterLine 
 		const SlotBlocker *blocker = lfirst(cell);
 
 		if (mode != MODE_PERMIT || blocker->slot == EXCLUSIVE_SLOT)
-			add_slot(search, node, self, blocker);
+			add_slot(search, to, self, blocker);
 	}
 	if (mode == MODE_PERMIT)
-		add_permits(search, node, self, blockers);
+		add_permits(search, to, self, blockers);
 	if (line->state != TURN_ASIDE)
-		add_waiter_before(search, node, self, line);
+		add_waiter_before(search, to, self, line);
 }
 
 /* What a waiter waits for: its line, or any of several. */
@@ -299,7 +299,7 @@ static void
 add_lines(Search *search, WaitNode *node)
 {
 	const WaiterCopy *waiter = node->waiter;
-	WaitNode	   *any;
+	WaitNode   *any;
 
 	if (waiter->info.nresources == 1)
 	{
@@ -313,7 +313,7 @@ add_lines(Search *search, WaitNode *node)
 		add_edge(any, EDGE_PART, NULL, 0);	/* resources that are not known */
 	for (int i = 0; i < waiter->info.nnamed; i++)
 	{
-		WaitNode	   *part = new_node(search, ALL_EDGES);
+		WaitNode   *part = new_node(search, ALL_EDGES);
 
 		add_edge(any, EDGE_PART, part, i);
 		add_line(search, part, node, &waiter->line[i]);
@@ -358,7 +358,7 @@ static WaitNode *
 process_node(Search *search, int pid)
 {
 	ListCell   *cell;
-	WaitNode	   *node;
+	WaitNode   *node;
 
 	check_stack_depth();
 	CHECK_FOR_INTERRUPTS();
@@ -379,7 +379,7 @@ sort_places(Search *search)
 {
 	ListCell   *cell;
 
-	search->places = palloc(list_length(search->waiters) * MAX_LINES * sizeof(PlaceInLine));
+	search->places = palloc(sizeof(PlaceInLine) * MAX_LINES * list_length(search->waiters));
 	foreach(cell, search->waiters)
 	{
 		const WaiterCopy *waiter = lfirst(cell);
@@ -404,7 +404,7 @@ let_go_on(const Search *search)
 		changed = false;
 		for (int i = list_length(search->nodes) - 1; i >= 0; i--)
 		{
-			WaitNode	   *node = list_nth(search->nodes, i);
+			WaitNode   *node = list_nth(search->nodes, i);
 			int			free = 0;
 			ListCell   *cell;
 
@@ -433,7 +433,7 @@ walk_from(const Search *search, WaitNode *start)
 		((WaitNode *) lfirst(cell))->reached = false;
 	for (int i = 0; i < list_length(next); i++)
 	{
-		WaitNode	   *node = list_nth(next, i);
+		WaitNode   *node = list_nth(next, i);
 
 		foreach(cell, node->edges)
 		{
@@ -474,7 +474,7 @@ leads_back(const WaitNode *node, const WaitNode *start)
 static bool
 leave_own_circles(const Search *search)
 {
-	WaitNode	   *own = linitial(search->nodes);
+	WaitNode   *own = linitial(search->nodes);
 	List	   *forward = NIL;
 	bool		changed;
 	bool		any = false;
@@ -483,7 +483,7 @@ leave_own_circles(const Search *search)
 	walk_from(search, own);
 	foreach(cell, search->nodes)
 	{
-		WaitNode	   *node = lfirst(cell);
+		WaitNode   *node = lfirst(cell);
 
 		if (node->stuck && node->reached)
 			forward = lappend(forward, node);
@@ -496,7 +496,7 @@ leave_own_circles(const Search *search)
 		changed = false;
 		for (int i = list_length(forward) - 1; i >= 0; i--)
 		{
-			WaitNode	   *node = list_nth(forward, i);
+			WaitNode   *node = list_nth(forward, i);
 
 			if (!node->reached && leads_back(node, own))
 				node->reached = changed = true;
@@ -505,7 +505,7 @@ leave_own_circles(const Search *search)
 
 	foreach(cell, search->nodes)
 	{
-		WaitNode	   *node = lfirst(cell);
+		WaitNode   *node = lfirst(cell);
 
 		any |= node->stuck && !node->reached;
 		node->stuck &= node->reached;
@@ -517,14 +517,18 @@ leave_own_circles(const Search *search)
 static bool
 find_deadlock(Search *search)
 {
-	WaitNode	   *own;
+	WaitNode   *own;
+	bool		changed = true;
 
 	search->waiters = waiters_list();
 	sort_places(search);
 	own = process_node(search, MyProcPid);
 
-	while (own->stuck && (let_go_on(search) | leave_own_circles(search)))
-		;
+	while (own->stuck && changed)
+	{
+		changed = let_go_on(search);
+		changed |= leave_own_circles(search);
+	}
 	return own->stuck;
 }
 
@@ -544,7 +548,7 @@ frees_all(const Search *search, WaitNode *victim)
 	let_go_on(search);
 	foreach(cell, members)
 	{
-		WaitNode	   *node = lfirst(cell);
+		WaitNode   *node = lfirst(cell);
 
 		all &= !node->stuck;
 		node->stuck = true;
@@ -560,13 +564,13 @@ frees_all(const Search *search, WaitNode *victim)
 static WaitNode *
 choose_victim(const Search *search)
 {
-	WaitNode	   *last = NULL;
-	WaitNode	   *last_of_all = NULL;
+	WaitNode   *last = NULL;
+	WaitNode   *last_of_all = NULL;
 	ListCell   *cell;
 
 	foreach(cell, search->nodes)
 	{
-		WaitNode	   *node = lfirst(cell);
+		WaitNode   *node = lfirst(cell);
 
 		if (!node->stuck || !node->sleeps)
 			continue;
@@ -650,7 +654,7 @@ append_wait(StringInfo text, const WaitNode *node, const WaitNode *next, EdgeKin
 static char *
 describe_circle(const Search *search)
 {
-	WaitNode	   *own = linitial(search->nodes);
+	WaitNode   *own = linitial(search->nodes);
 	List	   *lines = NIL;
 	const WaitNode *next = own;
 	EdgeKind	kind = EDGE_PART;
@@ -702,7 +706,7 @@ check_deadlock(void)
 	LeaseStore *store = store_open(AccessShareLock);
 	Search		first = {.store = store};
 	Search		second = {.store = store};
-	WaitNode	   *victim = NULL;
+	WaitNode   *victim = NULL;
 
 	if (find_deadlock(&first) && find_deadlock(&second) && signature(&first) == signature(&second))
 		victim = choose_victim(&second);

@@ -148,7 +148,7 @@ sub run_case
 	look($node, "SELECT count(pg_cancel_backend(pid)) FROM lease_waiters");
 	foreach my $who (sort keys %waits)
 	{
-		like(answer($sessions{$who}), $rolls_back ? qr/57014|^(t|r\d)$/ : qr/57014/, "$name: $who is cancelled");
+		like(answer($sessions{$who}), qr/57014|^(t|r\d)$/, "$name: $who is cancelled, or goes on when another one is");
 	}
 	$_->query('ROLLBACK'), $_->quit foreach values %sessions;
 	look($node, 'SELECT count(lease_break(resource)) FROM lease_status');

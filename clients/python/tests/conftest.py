@@ -133,7 +133,7 @@ class Proxy:
     def __init__(self, port):
         self.to = port
         self.silent = threading.Event()
-        self.requests = 0
+        self.delay = 0      # of answers, in seconds
         self.lose_answer_to = None      # a word of a request: its connection ends before the answer gets back
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
@@ -163,9 +163,10 @@ class Proxy:
             while data := source.recv(65536):
                 if self.silent.is_set():
                     continue
+                if not is_request:
+                    time.sleep(self.delay)
                 target.sendall(data)
                 if is_request:
-                    self.requests += 1
                     if self.lose_answer_to and self.lose_answer_to in data:
                         self.lose_answer_to = None
                         source.shutdown(socket.SHUT_RDWR)

@@ -78,6 +78,17 @@ def test_renewal_outlasts_the_ttl(dsn, server):
             assert is_held(server, "long") and not lease.lost.is_set()
 
 
+def test_time_counts_from_before_the_request(server, proxy):
+    with Leases(server.dsn(proxy.port)) as leases:
+        leases.hold("warm").release()       # the connection is there
+        proxy.delay = 0.3
+        with leases.hold("slow", ttl=12) as lease:
+            assert lease.remaining() <= 12 * 5 / 6 - 0.3
+            deadline = lease._deadline
+            wait_until(lambda: lease._deadline != deadline)
+            assert lease.remaining() <= 12 * 5 / 6 - 0.3
+
+
 def test_a_broken_lease_is_lost_at_the_next_renewal(dsn, server):
     told = []
     with Leases(dsn) as leases:
@@ -156,7 +167,10 @@ def test_a_loss_in_the_middle_of_a_transaction_rolls_back(make_proxy, server, ac
                     with lease.transaction() as cursor:
                         cursor.execute("UPDATE account SET balance = 1")
                         renewal.silent.set()
-                        cursor.execute("SELECT pg_sleep(5)")
+                        cursor.execute("SELECT pg_sleep(30)")
+            # The connection was cut off: the server is still asleep.
+            assert server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                              "WHERE state = 'active' AND query = 'SELECT pg_sleep(30)'") == [(True,)]
             with pytest.raises(LeaseLost):
                 renewal.silent.clear()
                 with leases.hold("account:1", ttl=2, wait=LONG) as lease, lease.transaction() as cursor:

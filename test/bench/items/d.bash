@@ -1,9 +1,13 @@
+# Besides, the same by hand: pairs as in item b, and a look that finds the row held.
+
 # The first write to a page after a checkpoint logs the whole page. That is no
 # matter of the table's size but of how long ago the checkpoint was, and would
 # hit every write to the large table and none to the small one.
-touch_pages="UPDATE lease_lock SET granted_at = granted_at
-	FROM generate_series(0, pg_relation_size('lease_lock') / 8192 - 1) AS page
-	WHERE lease_lock.ctid = format('(%s,1)', page)::tid"
+touch_pages()	# table, column
+{
+	echo "UPDATE $1 SET $2 = $2 FROM generate_series(0, pg_relation_size('$1') / 8192 - 1) AS page
+		WHERE $1.ctid = format('(%s,1)', page)::tid"
+}
 
 # A large table against a small one.
 item_d()
@@ -13,7 +17,9 @@ item_d()
 	echo "(d) $rows leases against $small_rows" >&2
 	create_database lease_bench_small "$small_rows"
 	create_database lease_bench_large "$rows"
-	sql lease_bench_large -c CHECKPOINT -c "$touch_pages"
+	sql lease_bench_small -v rows="$small_rows" -f "$here/setup/by_hand_kept.sql"
+	sql lease_bench_large -v rows="$rows" -f "$here/setup/by_hand_kept.sql"
+	sql lease_bench_large -c CHECKPOINT -c "$(touch_pages lease_lock granted_at)" -c "$(touch_pages kept_sql token)"
 	for mode in durable fast; do
 		session=${!mode}
 		for ((round = 0; round < rounds; round++)); do
@@ -21,7 +27,9 @@ item_d()
 				database=lease_bench_$size
 				half=$(($([ $size = small ] && echo "$small_rows" || echo "$rows") / 2))
 				measure "d pair $size $mode" "$database" pair_lease 1 "$session" -D resources="$half"
+				measure "d pair by hand $size $mode" "$database" pair_sql_kept 1 "$session" -D resources="$half"
 				measure "d try $size $mode" "$database" try_random 1 "$session" -D resources="$half"
+				measure "d try by hand $size $mode" "$database" look_random 1 "$session" -D resources="$half"
 			done
 		done
 	done
@@ -36,7 +44,7 @@ report_d()
 	printf '\n### (d) A table of %s leases (%s) against one of %s, per second, 1 client\n' "$rows" "$large_size" "$small_rows"
 	header mode 'of what' "$small_rows leases" "$rows leases" 'cost, large / small'
 	for mode in durable fast; do
-		for kind in pair try; do
+		for kind in pair 'pair by hand' try 'try by hand'; do
 			row "${mode/fast/not durable}" "${kind/try/refused try}" "$(cell "d $kind small $mode")" \
 				"$(cell "d $kind large $mode")" "$(ratio "d $kind small $mode" "d $kind large $mode")"
 		done
