@@ -143,11 +143,15 @@ BEGIN
 			PERFORM stop_at('h', point);
 			PERFORM dblink_send_query('h', step(steps[i], r));
 			PERFORM settles('h', session_pid);
-		ELSIF step(steps[i], r) LIKE 'SELECT%' THEN
-			PERFORM * FROM dblink('h', step(steps[i], r), false) AS t(answer text);
-		ELSE
-			PERFORM dblink_exec('h', step(steps[i], r), false);
+			RETURN;
 		END IF;
+		PERFORM dblink_send_query('h', step(steps[i], r));
+		-- A waiter may have been stopped while it locks the resource. Then it goes on now.
+		IF NOT settles('h', session_pid) AND point IS NOT NULL THEN
+			PERFORM pg_advisory_unlock(lock) FROM unnest('{11,12}'::int[]) AS lock
+				WHERE EXISTS (SELECT FROM pg_locks WHERE locktype = 'userlock' AND pid = session_pid AND NOT granted);
+		END IF;
+		PERFORM answer('h');
 	END LOOP;
 END $$;
 
@@ -207,7 +211,10 @@ BEGIN
 	END LOOP;
 	IF late IS NOT NULL THEN
 		PERFORM pg_cancel_backend(pid) FROM unnest(pids) AS pid;
-		PERFORM dblink_exec('h', 'ROLLBACK', false) WHERE late NOT LIKE 'h%';
+		IF late LIKE 'h%' THEN
+			PERFORM answer('h');
+		END IF;
+		PERFORM dblink_exec('h', 'ROLLBACK', false);
 	END IF;
 	FOREACH n IN ARRAY ARRAY[1, 2, 4] LOOP
 		IF of_kinds[n] IS NOT NULL THEN
