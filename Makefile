@@ -55,6 +55,8 @@ endif
 all-client install-client uninstall-client clean-client: %-client:
 	mkdir -p bin
 	$(MAKE) -C bin -f $(abspath $(source))/bin/Makefile $*
+# Both build the program, so a parallel make must not run them at once.
+install-client: all-client
 
 dist:
 	git archive --format zip --prefix=lease_lock-$(DISTVERSION)/ -o lease_lock-$(DISTVERSION).zip HEAD

@@ -4,7 +4,7 @@
 # shellcheck source-path=SCRIPTDIR
 source "${BASH_SOURCE[0]%/*}/debian-archive.bash"
 
-: "${work?throwaway.bash comes first}"
+: "${folder?throwaway.bash comes first}" "${work?}"
 
 # Where PostgreSQL of a major version is to be found.
 release_of() {

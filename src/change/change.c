@@ -77,6 +77,15 @@ note_change(const Lease *new, LeaseChange change, const Lease *former)
 	tell_watchers(event, lease);
 }
 
+static bool
+write_row(LeaseStore *store, const LeaseRow *old, const Lease *new)
+{
+	if (old != NULL)
+		return new != NULL ? store_try_update(store, old, new) : store_try_delete(store, old);
+	store_insert(store, new);
+	return true;
+}
+
 /*
  * Write a lease, and do all that must follow. old is the row that it is
  * written to; NULL if the lease slot has none. new is NULL to delete the row.
@@ -87,19 +96,14 @@ note_change(const Lease *new, LeaseChange change, const Lease *former)
  * Waiters are noted before the write. If the write fails, its rollback wakes
  * them, which does no harm.
  */
-void
-change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, LeaseChange change, const Lease *former)
+bool
+try_change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, LeaseChange change, const Lease *former)
 {
 	forget_assertions();
 	if (follows[change].concerns_waiters)
 		wait_note_change(new->resource, room_from(new, change));
-
-	if (old == NULL)
-		store_insert(store, new);
-	else if (new == NULL)
-		store_delete(store, old);
-	else
-		store_update(store, old, new);
+	if (!write_row(store, old, new))
+		return false;
 
 	if (follows[change].loss == LOSS_SPLITS)
 		durable_write();
@@ -108,4 +112,12 @@ change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, LeaseChan
 	if (change == CHANGE_GRANT)
 		purge_note_grant();
 	note_change(new, change, former);
+	return true;
+}
+
+void
+change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, LeaseChange change, const Lease *former)
+{
+	if (!try_change_lease(store, old, new, change, former))
+		store_refuse_written_by_hand(store);
 }

@@ -26,6 +26,11 @@ typedef enum LeaseChange
 	CHANGE_REPLACE				/* end it, because another row now has what replaces it */
 } LeaseChange;
 
+/* False, with nothing written, if another session locked or wrote the row by hand since the look. */
+extern bool try_change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new,
+							 LeaseChange change, const Lease *former);
+
+/* The same for a caller that cannot look again: that is an error. */
 extern void change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new,
 						 LeaseChange change, const Lease *former);
 

@@ -29,6 +29,9 @@
 #include "store/era.h"
 #include "wait/wait.h"
 
+/* Number of times that a grant may meet a row lock by hand between look and write. */
+#define MAX_TRIES	10
+
 /* With more rows of a resource, a takeover deletes those that it ends. */
 #define MANY_ROWS	100
 
@@ -117,16 +120,18 @@ new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot, int64 last
 /*
  * Write what the decision to grant names: the lease, and tombstones of what it
  * takes over. If there are many of these, their rows are deleted instead. That
- * is quicker, and later looks do not have to read them.
+ * is quicker, and later looks do not have to read them. Returns false, with
+ * nothing written, if another session locked the row by hand since the look.
  */
-static GrantOutcome
+static bool
 write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *rows,
-			const Decision *decision, TimestampTz now)
+			const Decision *decision, TimestampTz now, GrantOutcome *outcome)
 {
 	Lease		lease = new_lease(store, request, decision->slot, last_token(rows), now);
 
-	change_lease(store, decision->target, &lease, CHANGE_GRANT,
-				 decision->former ? &decision->former->lease : NULL);
+	if (!try_change_lease(store, decision->target, &lease, CHANGE_GRANT,
+						  decision->former ? &decision->former->lease : NULL))
+		return false;
 	for (int i = 0; i < rows->count; i++)
 	{
 		Lease		ended = rows->row[i].lease;
@@ -136,12 +141,13 @@ write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *row
 		make_tombstone(&ended, now);
 		change_lease(store, &rows->row[i], rows->count > MANY_ROWS ? NULL : &ended, CHANGE_REPLACE, NULL);
 	}
-	return (GrantOutcome) {
+	*outcome = (GrantOutcome) {
 		.result = GRANTED,
 		.token = lease.token,
 		.granted_at = now,
 		.expires_at = lease.expires_at
 	};
+	return true;
 }
 
 /* Count one more acquisition of a lease that the owner holds. It must be released once more, too. */
@@ -255,40 +261,57 @@ is_too_early(LeaseStore *store, GrantOutcome *outcome)
 }
 
 /*
- * Grant the lease if that is possible now. Never waits for a transaction: a
- * row that another transaction is changing counts as held.
+ * Look and decide under the resource lock, and write. Returns false if another
+ * session locked the row by hand in between.
  *
  * The clock is read after the lock and before the look. If another transaction
  * has not asserted the expired lease by the time of the look, its assertion
  * reads the clock later, and finds the lease expired, too.
  */
-GrantOutcome
-try_grant(LeaseStore *store, const LeaseRequest *request)
+static bool
+grant_under_lock(LeaseStore *store, const LeaseRequest *request, GrantOutcome *outcome)
 {
 	LeaseRows	rows;
 	Decision	decision;
+	TimestampTz now = clock_now();
+
+	store_look(store, request->resource, &rows);
+	decision = decide(&rows, request, now);
+	if (decision.verdict == VERDICT_GRANT)
+		return write_grant(store, request, &rows, &decision, now, outcome);
+	if (decision.verdict == VERDICT_OWN && may_act(&decision.target->lease))
+		*outcome = write_reacquired(store, request, decision.target, now);
+	else
+		*outcome = refused(request, &rows, &decision);
+	return true;
+}
+
+/*
+ * Grant the lease if that is possible now. Never waits for a transaction: a
+ * row that another transaction is changing counts as held. A row lock that was
+ * taken by hand between look and write is met by the next look.
+ */
+GrantOutcome
+try_grant(LeaseStore *store, const LeaseRequest *request)
+{
 	GrantOutcome outcome;
-	TimestampTz now;
+	bool		decided = false;
 
 	if (is_too_early(store, &outcome) || is_refused_at_once(store, request, &outcome))
 		return outcome;
 
 	store_prepare_token(store);
+	for (int tries = 0; !decided; tries++)
+	{
+		if (tries == MAX_TRIES)
+			store_refuse_written_by_hand(store);
+		if (!wait_lock_resource(request->resource))
+			return refused_too_late();
+		decided = grant_under_lock(store, request, &outcome);
+		unlock_resource(request->resource);
+	}
 
-	if (!wait_lock_resource(request->resource))
-		return refused_too_late();
-	now = clock_now();
-	store_look(store, request->resource, &rows);
-	decision = decide(&rows, request, now);
-	if (decision.verdict == VERDICT_GRANT)
-		outcome = write_grant(store, request, &rows, &decision, now);
-	else if (decision.verdict == VERDICT_OWN && may_act(&decision.target->lease))
-		outcome = write_reacquired(store, request, decision.target, now);
-	else
-		outcome = refused(request, &rows, &decision);
-	unlock_resource(request->resource);
-
-	if (decision.verdict == VERDICT_GRANT)
+	if (outcome.result == GRANTED && outcome.reason == REASON_NONE)
 		require_lease_allowed(request->resource, request->owner, GetUserId());
 	return outcome;
 }

@@ -112,6 +112,7 @@ wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait
 	PG_CATCH();
 	{
 		wait_end(NULL);
+		announce_end();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

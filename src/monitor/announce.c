@@ -11,7 +11,8 @@
  *
  * The server has at most one announcer, however many sessions wait. It serves
  * one database, stays for a moment after its last notice, and starts another
- * one if sessions of another database have notices to send. While it works, it
+ * one if sessions of another database have notices to send. These do not wait
+ * for longer than that moment, however many notices there are here. While it works, it
  * moves the time ahead until which it counts as running. So if it dies, the
  * next waiter after that time starts another one.
  *
@@ -155,6 +156,13 @@ start_announcer(Oid database)
 		pg_atomic_write_u64(&announcements->runs_until, 0);
 }
 
+/* A place must not outlive its session: the database may be dropped then. */
+static void
+clear_at_exit(int code, Datum arg)
+{
+	pg_atomic_write_u64(&announcements->places[MY_PROC_NUMBER], 0);
+}
+
 /*
  * Have the notices sent. The announcer looks for notices after it says that it
  * stops, so either it finds these, or we find that there is no announcer.
@@ -162,6 +170,8 @@ start_announcer(Oid database)
 static void
 announce(List *notices)
 {
+	static bool clears_at_exit = false;
+
 	if (!attach_shared_area())
 		return;
 	announcement = dsm_create(size_of(notices), DSM_CREATE_NULL_IF_MAXSEGMENTS);
@@ -169,6 +179,10 @@ announce(List *notices)
 		return;
 	fill(dsm_segment_address(announcement), notices);
 
+	if (!clears_at_exit)
+		before_shmem_exit(clear_at_exit, (Datum) 0);
+	clears_at_exit = true;
+	pg_write_barrier();
 	pg_atomic_write_u64(&announcements->places[MY_PROC_NUMBER],
 						PLACE_OF(MyDatabaseId, dsm_segment_handle(announcement)));
 	pg_memory_barrier();
@@ -217,18 +231,32 @@ announce_end(void)
 
 /* --- the announcer ----------------------------------------------------------- */
 
-/* Find a database with notices to send. */
+/*
+ * Find the next database with notices to send, in the circle of OIDs, so that
+ * each has its turn. Ours is the last one.
+ */
 static Oid
-find_database(void)
+next_database(void)
 {
+	Oid			next = InvalidOid;
+
 	for (int i = 0; i < announcements->nplaces; i++)
 	{
 		uint64		place = pg_atomic_read_u64(&announcements->places[i]);
+		Oid			database = DATABASE_OF(place);
 
-		if (place != 0)
-			return DATABASE_OF(place);
+		if (place != 0 && (next == InvalidOid || database - MyDatabaseId - 1 < next - MyDatabaseId - 1))
+			next = database;
 	}
-	return InvalidOid;
+	return next;
+}
+
+static bool
+other_database_waits(void)
+{
+	Oid			next = next_database();
+
+	return OidIsValid(next) && next != MyDatabaseId;
 }
 
 /* Send the notices in a segment, unless the wait is over. */
@@ -283,22 +311,30 @@ send_all(void)
 	return any;
 }
 
-/* Send notices until there have been none for a while, or somebody wants to drop the database. */
+/*
+ * Send notices until there have been none for a while, or somebody wants to
+ * drop the database. If another database has notices to send, leave in any case
+ * after that time.
+ */
 static void
 serve(void)
 {
-	int64		idle_from = clock_monotonic();
+	int64		begun_at = clock_monotonic();
+	int64		idle_from = begun_at;
 
 	for (;;)
 	{
 		int64		now = clock_monotonic();
+		bool		any;
 
 		pg_atomic_write_u64(&announcements->runs_until, now + LONGEST_START);
-		if (send_all())
+		any = send_all();
+		if (any)
 			idle_from = now;
-		else if (now - idle_from >= LINGER || !may_stay_in_database())
+		if (now - idle_from >= LINGER || !may_stay_in_database() ||
+			(now - begun_at >= LINGER && other_database_waits()))
 			return;
-		else
+		if (!any)
 			worker_nap(LINGER);
 	}
 }
@@ -341,7 +377,7 @@ lease_announce_main(Datum arg)
 
 	serve();
 	stop();
-	database = find_database();
+	database = next_database();
 	if (OidIsValid(database))
 		start_announcer(database);
 }

@@ -112,6 +112,7 @@ quoted_role(Oid role)
 static char *
 owner_and_role(const Lease *lease)
 {
+	/* cppcheck-suppress ctunullpointer; events that follow a lease have it */
 	return lease->owner == NULL ? "nobody" :
 		psprintf("owner %s of role %s", quote_name(lease->owner), quoted_role(lease->role));
 }

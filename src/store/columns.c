@@ -15,6 +15,7 @@
 #include "base/sessions.h"
 #include "store/columns.h"
 
+/* NOLINTNEXTLINE(bugprone-sizeof-expression): of a pointer, too */
 #define FIELD(name)		offsetof(Lease, name), sizeof(((Lease *) NULL)->name)
 #define NOT_NULL		true, 0
 #define NULL_IS(value)	false, value

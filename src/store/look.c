@@ -260,14 +260,26 @@ settle(TransactionId *xid, bool current_if_committed)
 	return committed == current_if_committed;
 }
 
-/* Drop the versions that are no longer current, because a transaction ended during the look. */
+/*
+ * Drop the versions that are no longer current, because a transaction ended
+ * during the look. Another one may end right now. So the versions that were
+ * replaced come first: if one of them is dropped, the version that replaces it
+ * is no longer taken for open.
+ */
 static void
 settle_rows(LeaseRows *rows)
 {
 	int			kept = 0;
+	int			left = 0;
 
 	for (int i = 0; i < rows->count; i++)
-		if (settle(&rows->row[i].inserted_by, true) && settle(&rows->row[i].changed_by, false))
+	{
+		if (settle(&rows->row[i].changed_by, false))
+			rows->row[left++] = rows->row[i];
+		RACE_POINT("while rows are settled");
+	}
+	for (int i = 0; i < left; i++)
+		if (settle(&rows->row[i].inserted_by, true))
 			rows->row[kept++] = rows->row[i];
 	rows->count = kept;
 }

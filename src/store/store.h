@@ -13,6 +13,7 @@
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
+#include "base/compat.h"
 #include "base/types.h"
 
 /* The open lock table. */
@@ -66,10 +67,10 @@ extern void store_end_scan(StoreScan *scan);
 
 /* write.c: writing rows; the caller holds the resource lock */
 extern void store_insert(LeaseStore *store, const Lease *lease);
-extern void store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease);
-extern void store_delete(LeaseStore *store, const LeaseRow *row);
+extern bool store_try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease);
 extern bool store_try_delete(LeaseStore *store, const LeaseRow *row);
 extern bool store_lock_weakly(LeaseStore *store, const LeaseRow *row);
+pg_noreturn extern void store_refuse_written_by_hand(LeaseStore *store);
 
 /* tokens.c: fencing tokens */
 extern void tokens_init(void);

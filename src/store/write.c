@@ -35,9 +35,9 @@ finish_write(LeaseStore *store)
 	CommandCounterIncrement();
 }
 
-/* Fail because the lock table was written by hand at the same moment, or by the same command. */
-static pg_noreturn void
-refuse_written_by_hand(LeaseStore *store, TM_Result result)
+/* Fail if it was the command itself that wrote the row. */
+static void
+require_other_command(LeaseStore *store, TM_Result result)
 {
 	if (result == TM_Invisible || result == TM_SelfModified)
 		ereport(ERROR,
@@ -45,6 +45,12 @@ refuse_written_by_hand(LeaseStore *store, TM_Result result)
 				 errmsg("lock table \"%s\" is being changed by the same command",
 						RelationGetRelationName(store->table)),
 				 errhint("Call the lease function in a statement of its own.")));
+}
+
+/* Fail because another session locked or wrote the row by hand since the look. */
+void
+store_refuse_written_by_hand(LeaseStore *store)
+{
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("lock table \"%s\" was changed by hand at the same moment",
@@ -91,16 +97,16 @@ is_locked(const LeaseRow *row)
 }
 
 /*
- * Replace a row. Never waits: a row lock that was taken by hand since the look
- * is an error.
+ * Replace a row. Never waits: returns false, with nothing written, if another
+ * session locked or wrote the row by hand since the look.
  *
  * If the look found no row lock, heap_update() is told not to wait. Otherwise
  * it fails unless it may wait. So the row is locked first, in the mode of the
  * update. heap_update() asserts that its caller waits, so a build with
  * assertions does.
  */
-void
-store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
+bool
+store_try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 {
 	TupleTableSlot *row = row_from_lease(store, lease);
 	ItemPointerData tid = old->tuple->t_self;
@@ -124,12 +130,15 @@ store_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 		result = table_tuple_update(store->table, &tid, row, GetCurrentCommandId(true), 0,
 									GetActiveSnapshot(), InvalidSnapshot, wait,
 									&failure, &lockmode, &which);
-	if (result != TM_Ok)
-		refuse_written_by_hand(store, result);
-	if (which != TU_None)
-		update_index_entries(store, row, which != TU_All);
+	require_other_command(store, result);
+	if (result == TM_Ok)
+	{
+		if (which != TU_None)
+			update_index_entries(store, row, which != TU_All);
+		finish_write(store);
+	}
 	ExecDropSingleTupleTableSlot(row);
-	finish_write(store);
+	return result == TM_Ok;
 }
 
 /* Delete a row; false if another transaction locks or changes it. */
@@ -151,14 +160,6 @@ store_try_delete(LeaseStore *store, const LeaseRow *row)
 	return true;
 }
 
-/* The same for a caller that cannot leave the row: failure is an error. */
-void
-store_delete(LeaseStore *store, const LeaseRow *row)
-{
-	if (!store_try_delete(store, row))
-		refuse_written_by_hand(store, TM_BeingModified);
-}
-
 /*
  * Lock a row FOR KEY SHARE until the transaction ends; false if another
  * transaction has a lock on it that conflicts, or replaced it.
@@ -172,7 +173,6 @@ store_lock_weakly(LeaseStore *store, const LeaseRow *row)
 {
 	TM_Result	result = lock_row(store, row, LockTupleKeyShare, TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS);
 
-	if (result == TM_Invisible || result == TM_SelfModified)
-		refuse_written_by_hand(store, result);
+	require_other_command(store, result);
 	return result == TM_Ok;
 }

@@ -275,7 +275,7 @@ add_waiter_before(Search *search, WaitNode *node, const WaitNode *self, const Wa
 
 /* All that must happen before a waiter gets the lease of one of its lines. */
 static void
-add_line(Search *search, WaitNode *node, const WaitNode *self, const WaiterLine *line)
+add_line(Search *search, WaitNode *to, const WaitNode *self, const WaiterLine *line)
 {
 	LeaseMode	mode = self->waiter->info.mode;
 	List	   *blockers = find_obstacles(search->store, line, mode);
@@ -286,12 +286,12 @@ add_line(Search *search, WaitNode *node, const WaitNode *self, const WaiterLine 
 		const SlotBlocker *blocker = lfirst(cell);
 
 		if (mode != MODE_PERMIT || blocker->slot == EXCLUSIVE_SLOT)
-			add_slot(search, node, self, blocker);
+			add_slot(search, to, self, blocker);
 	}
 	if (mode == MODE_PERMIT)
-		add_permits(search, node, self, blockers);
+		add_permits(search, to, self, blockers);
 	if (line->state != TURN_ASIDE)
-		add_waiter_before(search, node, self, line);
+		add_waiter_before(search, to, self, line);
 }
 
 /* What a waiter waits for: its line, or any of several. */
@@ -379,7 +379,7 @@ sort_places(Search *search)
 {
 	ListCell   *cell;
 
-	search->places = palloc(list_length(search->waiters) * MAX_LINES * sizeof(PlaceInLine));
+	search->places = palloc(sizeof(PlaceInLine) * MAX_LINES * list_length(search->waiters));
 	foreach(cell, search->waiters)
 	{
 		const WaiterCopy *waiter = lfirst(cell);

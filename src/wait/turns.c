@@ -137,11 +137,17 @@ call_first(const Bucket *bucket, uint64 hash, int64 free_at)
 	}
 }
 
+/*
+ * Has this waiter not looked in time? It must look when it is called, and at
+ * the time of its alarm, since nobody calls it when a lease expires.
+ */
 static bool
 is_overdue(const Entry *entry)
 {
-	return entry_state(entry) == TURN_CALLED &&
-		clock_monotonic() - entry->called_at >= handoff_timeout * INT64CONST(1000);
+	int64		alarm = (int64) pg_atomic_read_u64(&queue_waiter(entry->waiter)->alarm);
+	int64		due = entry_state(entry) == TURN_CALLED ? entry->called_at : alarm;
+
+	return clock_monotonic() - due >= handoff_timeout * INT64CONST(1000);
 }
 
 /* Move an entry to the end of its line, and skip it until its waiter looks. */

@@ -10,7 +10,7 @@ use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
+use Time::HiRes qw(time usleep);
 use WaitTest;
 
 plan skip_all => 'no signal stops a process here' if $windows_os;
@@ -39,6 +39,15 @@ sub sleeps
 	my ($pid) = @_;
 
 	return (slurp_file("/proc/$pid/status") =~ /^voluntary_ctxt_switches:\s*(\d+)/m)[0];
+}
+
+sub wait_until
+{
+	my ($condition) = @_;
+	my $end = time + $WaitTest::LIMIT;
+
+	usleep(10_000) while !$condition->() && time < $end;
+	return $condition->();
 }
 
 sub ticks
@@ -145,6 +154,33 @@ foreach my $n (2, 3, 0)
 }
 is(look($node, q{SELECT lease_release('r', 'w0')}), 't', 'the last one releases it');
 nothing_left($node, 'first and last');
+
+# The first one is stopped while it sleeps until the lease expires. Nobody calls
+# it then, and the second one does not know when that is.
+SKIP:
+{
+	skip 'no /proc', 10 if !-e "/proc/$$/status";
+
+	$_->quit foreach @sessions;
+	@sessions = map { open_session($node) } 0 .. 2;
+	look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
+	$pids[0] = send_to_wait($node, $sessions[0], q{SELECT lease_acquire('r', '3 s', 'w0', NULL)});
+	wait_for_lease($_) foreach 1, 2;
+	my $before = sleeps($pids[1]);
+	is(look($node, q{SELECT lease_release('r', 'holder')}), 't', 'the lease is released');
+	is(answer($sessions[0]), 't', 'the first one gets it for some seconds');
+	ok(wait_until(sub { sleeps($pids[1]) > $before }), 'the second one has looked');
+	becomes($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pids[1] AND " . in_queue(), 1, 'and sleeps until it expires');
+	stop_backend($pids[1]);
+	becomes($node, q{SELECT lease_token('r', 'w2') > 0}, 't', 'it is stopped, and the third one gets the lease')
+	  or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
+	is(answer($sessions[2]), 't', 'it was granted');
+	continue_backend($pids[1]);
+	is(look($node, q{SELECT lease_release('r', 'w2')}), 't', 'the lease is released');
+	is(answer($sessions[1]), 't', 'the second one goes on, and gets it');
+	is(look($node, q{SELECT lease_release('r', 'w1')}), 't', 'and releases it');
+	nothing_left($node, 'expired');
+}
 
 # The first is stopped and late, but the lease is not free. Those who watch look
 # now and then, not all the time.

@@ -68,7 +68,7 @@ foreach my $schema ('public', '"the leases"')
 	$node->safe_psql($dbname, 'SET session_replication_role = replica; DELETE FROM app.workitem; DELETE FROM app.part');
 	$node->command_fails_like(
 		[ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($dbname), '-f', "$tmp/$dbname.data.sql" ],
-		qr/no owner is named for the lease on "it's \\ "1" it's"/, "$dbname: data only is refused");
+		qr/no owner is named for the lease on "it's \\\\ \\"1\\" it's"/, "$dbname: data only is refused");
 	$node->safe_psql($dbname, 'SET session_replication_role = replica; DELETE FROM app.part');
 	$node->command_ok(
 		[

@@ -139,15 +139,22 @@ is(told(sub { "$_[1]->{event} $_[1]->{broken_by}" }), 'broken breaker', 'by whom
 	my $here = open_session($node);
 	$listener_there->query_safe('LISTEN events');
 	begin_query($here, q{SELECT lease_acquire('job/here', '1 hour', 'bob', '180 s')});
-	begin_query($there, q{SELECT lease_acquire('there', '1 hour', 'bob', '180 s')});
 	is(told_soon(), 'wanted job/here', 'a wait in one database');
+	my $busy = open_session($node);
+	$sql->('CREATE TABLE enough ()');
+	begin_query($busy, q{DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM enough) LOOP PERFORM lease_acquire('job/here', '1 hour', 'carl', '100 ms'); END LOOP; END $$; SELECT 'done'});
+	like(told_soon(), qr{^wanted job/here}, 'which goes on waiting, again and again');
+	begin_query($there, q{SELECT lease_acquire('there', '1 hour', 'bob', '180 s')});
 	my $out = '';
 	for (my $i = 0; $i < 1800 && $out !~ /wanted/; $i++)
 	{
 		select(undef, undef, undef, 0.1) if $i > 0;
 		$out .= $listener_there->query('SELECT 1');
 	}
-	like($out, qr/"event": "wanted", "resource": "there"/, 'and in another');
+	like($out, qr/"event": "wanted", "resource": "there"/, 'and in another, meanwhile');
+	$sql->('INSERT INTO enough DEFAULT VALUES');
+	is(finish_query($busy), 'done', 'no more waits');
+	$busy->quit;
 	$sql->(q{SELECT lease_release('job/here', 'ann')});
 	$node->safe_psql('second', q{SELECT lease_release('there', 'ann')});
 	is(finish_query($_), 't', 'granted') foreach $here, $there;
