@@ -193,6 +193,32 @@ is(held($node, 'broken'), 1, 'and is not released');
 	waitpid($proxy->{pid}, 0);
 }
 
+# A release whose answer is lost.
+{
+	my $proxy = start_proxy($node);
+
+	$run = start_run($proxy->{connstr}, 'twice', 'sh', '-c', q{touch "$0"; until [ -e "$0.go" ]; do sleep 0.1; done}, "$folder/twice");
+	until_true('the command begins', sub { -e "$folder/twice" });
+	tell_proxy($proxy, 'h');
+	append_to_file("$folder/twice.go", '');
+	until_true('it is released', sub { held($node, 'twice') == 0 });
+	tell_proxy($proxy, 'k');
+	tell_proxy($proxy, 'p');
+	is_run(finish_run($run), 0, qr/^$/, qr/^$/, 'if the answer to the release is lost, nothing is said of a loss');
+	kill('KILL', $proxy->{pid});
+	waitpid($proxy->{pid}, 0);
+}
+
+# A request that the network does not take all at once.
+{
+	my $proxy = start_proxy($node);
+
+	$run = start_run($proxy->{connstr}, '--owner=' . 'o' x 130_000, '--payload="' . 'p' x 130_000 . '"', 'large', 'true');
+	is_run(finish_run($run), 64, qr/^$/, qr/ERROR: .*owner/, 'a request that is sent in parts is answered');
+	kill('KILL', $proxy->{pid});
+	waitpid($proxy->{pid}, 0);
+}
+
 # The server is away when the command ends.
 {
 	my $proxy = start_proxy($node);

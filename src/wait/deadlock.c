@@ -126,10 +126,11 @@ add_process(Search *search, WaitNode *node, const WaitNode *self, EdgeKind kind,
 	add_edge(node, kind, pid == 0 || pid == self->pid ? NULL : process_node(search, pid), obstacle);
 }
 
+/* The process that runs a transaction; 0 if none does. One that ended long ago must not be looked up. */
 static int
 transaction_pid(TransactionId xid)
 {
-	return BackendXidGetPid(SubTransGetTopmostTransaction(xid));
+	return TransactionIdIsInProgress(xid) ? BackendXidGetPid(SubTransGetTopmostTransaction(xid)) : 0;
 }
 
 /* The processes that block a process in the lock manager. */

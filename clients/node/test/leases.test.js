@@ -201,6 +201,36 @@ everywhere('elect runs while leader, and stands again', async (leases) => {
   assert(terms.length === 2 && terms[0] < terms[1])
 })
 
+everywhere('elect ends with an error of its function, and of its arguments', async (leases) => {
+  for (const error of [new RangeError('mine'), new Error('mine'), new LeaseTaken('other', { reason: 'held', blocked_by: null, blocked_for: null }),
+    new LeaseLost('other', 'mine')]) {
+    await assert.rejects(leases.elect('leader', {}, () => { throw error }), (thrown) => thrown === error)
+    assert(!(await isHeld('leader')))
+  }
+  await assert.rejects(leases.elect('leader', { ttl: -1 }, () => {}), RangeError)
+})
+
+everywhere('a transaction under a lease of 100 days', (leases) =>
+  leases.hold('days', { ttl: 100 * 86_400_000 }, (lease) => lease.transaction((client) => client.query('SELECT 1'))))
+
+test('a connection for renewal that takes long to open is used all the same', async (t) => {
+  // A third of the ttl is over before the renewal, another sixth before it is connected.
+  class Slow extends pg.Client {
+    async connect() {
+      await sleep(2200)
+      return super.connect()
+    }
+  }
+  const pool = new pg.Pool(server)
+  const leases = new Leases({ connect: () => pool.connect(), options: { ...server, Client: Slow } })
+  t.after(async () => { await leases.close(); await pool.end() })
+  await leases.hold('slow', { ttl: 12_000 }, async (lease) => {
+    const deadline = lease.deadline
+    await until(() => lease.lost || lease.deadline > deadline)
+    lease.check()
+  })
+})
+
 everywhere('once in a period', async (leases) => {
   const job = leases.once('nightly', { period: 3_600_000 }, async (lease, signal, what) => [what, lease.token > 0n])
   assert.deepEqual(await job('swept'), ['swept', true])

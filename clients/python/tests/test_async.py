@@ -160,6 +160,18 @@ async def test_elect_cancels_and_stands_again(dsn, server):
 
 
 @in_loop
+async def test_elect_ends_with_an_error_of_its_function(server):
+    async with AsyncLeases(server.dsn()) as leases:
+        for error in (LeaseTaken("other", "held", None, None), LeaseLost("other", "mine"), psycopg.OperationalError("mine")):
+            async def run(lease):
+                raise error
+
+            with pytest.raises(type(error)) as raised:
+                await leases.elect("leader", run)
+            assert raised.value is error and not is_held(server, "leader")
+
+
+@in_loop
 async def test_once_in_a_period(dsn):
     async with AsyncLeases(dsn) as leases:
         @leases.once("nightly", period=3600)

@@ -1,5 +1,6 @@
 """Leases with threads: what each call does when nothing goes wrong, and when the lease is lost or the answer is."""
 
+import errno
 import os
 import sys
 import threading
@@ -216,6 +217,48 @@ def test_one_locked_row_does_not_lose_other_leases(server):
         assert [n for n, lease in enumerate(held) if lease.lost.is_set()] == [7]
 
 
+def test_lost_is_told_when_the_system_has_nothing_left_for_a_renewal(server):
+    def fail(limit):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    told = []
+    with Leases(server.dsn()) as leases:
+        leases._keeper._connect = fail
+        lease = leases.hold("system", ttl=2, on_lost=told.append)
+        assert lease.lost.wait(LONG)
+        wait_until(lambda: told == [lease])
+
+
+def test_renewals_go_on_after_an_error_of_the_system(server):
+    failed = []
+
+    def fail_once(limit):
+        if not failed:
+            failed.append(limit)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return leases._open(limit)
+
+    with Leases(server.dsn()) as leases:
+        leases._keeper._connect = fail_once
+        lease = leases.hold("system", ttl=20)
+        lease._renew_at = 0
+        wait_until(lambda: lease._renew_at > 0 and failed and lease.remaining() > 15 and leases._keeper._connection)
+
+
+def test_a_connection_that_takes_long_to_open_is_used_all_the_same(server):
+    def connect(limit):
+        time.sleep(limit + 0.2)
+        return leases._open(limit)
+
+    with Leases(server.dsn()) as leases:
+        leases._keeper._connect = connect
+        lease = leases.hold("slow", ttl=12)
+        deadline = lease._deadline
+        lease._renew_at = 0
+        wait_until(lambda: lease.lost.is_set() or lease._deadline > deadline)
+        lease.check()
+
+
 def test_500_leases_with_one_renewal_connection(server):
     with Leases(server.dsn(application_name="crowd")) as leases:
         held = [leases.hold(f"crowd:{n}", ttl=6) for n in range(500)]
@@ -267,6 +310,18 @@ def test_elect_runs_while_leader_and_stands_again(dsn, server):
     with Leases(dsn) as leases:
         assert leases.elect("leader", run, ttl=3) == "done"
     assert len(terms) == 2 and terms[0] < terms[1]
+
+
+@pytest.mark.parametrize("error", [
+    LeaseTaken("other", "held", None, None), LeaseLost("other", "mine"), psycopg.OperationalError("mine"), Closed("other")])
+def test_elect_ends_with_an_error_of_its_function(server, error):
+    def run(lease):
+        raise error
+
+    with Leases(server.dsn()) as leases:
+        with pytest.raises(type(error)) as raised:
+            leases.elect("leader", run)
+        assert raised.value is error and not is_held(server, "leader")
 
 
 def test_elect_ends_with_close(server):
