@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rules.c
- *		The rules of leases: who may have one, and who may end it.
+ *		The rules of leases: when one is granted, and when a call may end it.
  *
  * These are pure functions of rows, request and time. They read no clock, no
  * catalog and no table, and have no state. Every part of the extension that
