@@ -75,7 +75,7 @@ typedef struct WaitNode
 typedef struct Edge
 {
 	EdgeKind	kind;
-	WaitNode   *to;				/* NULL: somebody who can go on */
+	WaitNode   *to;				/* NULL: a node that can go on */
 	uint64		obstacle;		/* identifies the obstacle: token, xid, pid or turn */
 } Edge;
 
@@ -354,7 +354,7 @@ describe_process(Search *search, WaitNode *node)
 		add_lines(search, node);
 }
 
-/* The node of a process: each process once, whoever waits for it. */
+/* The node of a process: each process once, whatever waits for it. */
 static WaitNode *
 process_node(Search *search, int pid)
 {

@@ -425,7 +425,7 @@ handed_on(const Waiter *waiter, const Entry *entry, const Entry *next)
 }
 
 /*
- * Leave one line. Whoever was first hands on what it knows. A grant of an
+ * Leave one line. A waiter that was first hands on what it knows. A grant of an
  * exclusive lease need not: its commit or rollback wakes the next one.
  */
 static void
