@@ -220,7 +220,7 @@ warn_taken(PGresult *result)
 
 /*
  * Can the same request have another outcome after a moment? The answer got lost, or
- * the server is shutting down or not writable, or others were in the way.
+ * the server is shutting down or not writable, or another session had changed the lease.
  */
 static bool
 is_transient(const char *state)
