@@ -425,7 +425,7 @@ handed_on(const Waiter *waiter, const Entry *entry, const Entry *next)
 }
 
 /*
- * Leave one line. Whoever was first hands on what it knows. A grant of an
+ * Leave one line. A waiter that was first hands on what it knows. A grant of an
  * exclusive lease need not: its commit or rollback wakes the next one.
  */
 static void
@@ -435,8 +435,8 @@ leave_line(const Waiter *waiter, Bucket *bucket, Entry *entry, bool granted)
 
 	queue_take_out(bucket, entry);
 	next = first_in_line(bucket, entry->hash);
-	if (next != NULL && comes_before(next, entry))
-		return;
+	if (next != NULL && comes_before(next, entry) && !TransactionIdIsValid(next->awaited))
+		return;					/* a session that it waits for may have passed over it, and waited for this one */
 	if (!granted)
 		call_first(bucket, entry->hash, handed_on(waiter, entry, next));
 	else if (waiter->info.mode != MODE_EXCLUSIVE)

@@ -171,7 +171,7 @@ granted_in_turn('again', 0);
 	is(answer($sessions[0]), 't', 'granted after a renewal');
 	my $late = look($node, "SELECT extract(epoch FROM granted_at - '$expires') * 1000 FROM lease_status WHERE resource = 'r'");
 	cmp_ok($late, '>=', 0, 'not before the new end');
-	cmp_ok($late, '<', 1000 * $WaitTest::LIMIT, 'but at that');
+	cmp_ok($late, '<', 1000 * $WaitTest::LIMIT, 'within the limit of it');
 	is(look($node, q{SELECT lease_release('r', 'w0')}), 't', 'and released');
 	granted_in_turn('renewal', 1);
 }
