@@ -201,7 +201,7 @@ is(held($node, 'broken'), 1, 'and is not released');
 
 	$run = start_run($proxy->{connstr}, 'twice', 'sh', '-c', q{touch "$0"; until [ -e "$0.go" ]; do sleep 0.1; done}, "$folder/twice");
 	until_true('the command begins', sub { -e "$folder/twice" });
-	tell_proxy($proxy, 'h');
+	tell_proxy($proxy, 'a');
 	append_to_file("$folder/twice.go", '');
 	until_true('it is released', sub { held($node, 'twice') == 0 });
 	tell_proxy($proxy, 'k');
@@ -215,6 +215,7 @@ is(held($node, 'broken'), 1, 'and is not released');
 {
 	my $proxy = start_proxy($node);
 
+	tell_proxy($proxy, 'l');
 	$run = start_run($proxy->{connstr}, '--owner=' . 'o' x 130_000, '--payload="' . 'p' x 130_000 . '"', 'large', 'true');
 	is_run(finish_run($run), 64, qr/^$/, qr/ERROR: .*owner/, 'a request that is sent in parts is answered');
 	kill('KILL', $proxy->{pid});
