@@ -113,7 +113,7 @@ command_start(char *const *argv, int signo, const EndTimes *times)
 /*
  * The command was stopped. Give it the terminal if that is what it wants and
  * lease_run has it to give. Otherwise stop, too, if a terminal did it, and
- * continue together. When somebody sent SIGSTOP, it is up to them.
+ * continue together. After a SIGSTOP, the sender must continue it.
  */
 static void
 command_stopped(int signo)

@@ -217,16 +217,16 @@ has_failed(Connection *connection)
 }
 
 /*
- * Send what libpq has not sent yet and read what there is. Returns false if the connection is lost.
+ * Send what libpq has not sent yet and read what there is. Returns false if the connection is lost;
+ * otherwise "events" is what to wait for: a long statement is not sent all at once.
  */
 static bool
-exchange(Connection *connection, short ready)
+exchange(Connection *connection, short *events)
 {
-	if ((ready & ~POLLOUT) != 0 && !PQconsumeInput(connection->pg))
-		return has_failed(connection);
-	if (PQflush(connection->pg) < 0)
-		return has_failed(connection);
-	return true;
+	int			unsent = PQconsumeInput(connection->pg) ? PQflush(connection->pg) : -1;
+
+	*events = unsent > 0 ? POLLIN | POLLOUT : POLLIN;
+	return unsent < 0 ? has_failed(connection) : true;
 }
 
 /*
@@ -254,8 +254,9 @@ PGresult *
 connection_answer(Connection *connection, Time until, WaitUntil useful)
 {
 	PGresult   *last = NULL;
+	short		events;
 
-	if (!exchange(connection, 0))
+	if (!exchange(connection, &events))
 	{
 		connection_close(connection);
 		return NULL;
@@ -273,8 +274,8 @@ connection_answer(Connection *connection, Time until, WaitUntil useful)
 			PQclear(last);
 			last = next;
 		}
-		result = wait_for(PQsocket(connection->pg), POLLIN, until, useful);
-		if (result == WAIT_READY && exchange(connection, POLLIN))
+		result = wait_for(PQsocket(connection->pg), events, until, useful);
+		if (result == WAIT_READY && exchange(connection, &events))
 			continue;
 		if (result == WAIT_TIME_OVER)
 			host_is_silent(connection);

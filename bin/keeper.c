@@ -4,7 +4,7 @@
  *		The process that ends the command in time, whatever happens.
  *
  * lease_run can hang: in a name server's answer, in a library for TLS or
- * Kerberos, on a terminal, or because somebody stopped it. It can be killed. The
+ * Kerberos, on a terminal, or because it was stopped. It can be killed. The
  * command must have ended before the lease does all the same. So a process of
  * its own watches the time, and does nothing else: it sleeps until the time of
  * the last renewal that it was told of is over.

@@ -156,7 +156,8 @@ need_connection(Lease *lease, Time how_long, WaitUntil useful)
 }
 
 /*
- * Send a request that waits so long, and return the answer.
+ * Send a request that waits so long, and return the answer. Where the role has a statement_timeout,
+ * it waits for half of that at most, and is sent again, so that the wait is not cancelled.
  */
 static PGresult *
 send_request(Lease *lease, Time wait)
@@ -169,7 +170,10 @@ send_request(Lease *lease, Time wait)
 	};
 	char	   *sql = psprintf("SELECT granted, token, extract(epoch FROM waited), reason, blocked_by, "
 							   "extract(epoch FROM blocked_for) "
-							   "FROM %s.lease_request($1::text, $2::interval, $3::text, wait => $4::interval, "
+							   "FROM %s.lease_request($1::text, $2::interval, $3::text, "
+							   "wait => LEAST($4::interval, CASE WHEN pg_catalog.current_setting('statement_timeout') "
+							   "OPERATOR(pg_catalog.<>) '0' THEN pg_catalog.current_setting('statement_timeout')::interval "
+							   "OPERATOR(pg_catalog./) 2 END), "
 							   "mode => $5::text, permits => $6::integer, if_own => $7::text, "
 							   "min_hold => $8::interval, payload => $9::jsonb)", lease->schema);
 	PGresult   *result;
@@ -216,7 +220,7 @@ warn_taken(PGresult *result)
 
 /*
  * Can the same request have another outcome after a moment? The answer got lost, or
- * the server is shutting down or not writable, or others were in the way.
+ * the server is shutting down or not writable, or another session had changed the lease.
  */
 static bool
 is_transient(const char *state)
@@ -377,6 +381,7 @@ lease_release(Lease *lease)
 	const char *params[] = {options->resource, options->owner, lease->token};
 	Time		until = Min(clock_now() + PATIENCE, lease_ends_at(lease));
 	LeaseAnswer answer = LEASE_NO_ANSWER;
+	bool		is_repeated = false;	/* the first answer may have got lost after the release */
 
 	/* The answer to a renewal that was on its way when the command ended. */
 	if (connection_is_busy(&lease->connection))
@@ -398,8 +403,9 @@ lease_release(Lease *lease)
 								clock_now() + patience(lease), UNTIL_DONE);
 		free(sql);
 		if (has_rows(lease, result))
-			answer = PQgetvalue(result, 0, 0)[0] == 't' ? LEASE_GRANTED : LEASE_REFUSED;
+			answer = PQgetvalue(result, 0, 0)[0] == 't' || is_repeated ? LEASE_GRANTED : LEASE_REFUSED;
 		PQclear(result);
+		is_repeated = true;
 	}
 	if (answer == LEASE_GRANTED)
 		lease_step("released");

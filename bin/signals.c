@@ -203,6 +203,12 @@ signals_forward_to(pid_t group)
 		set_handler(SIGCONT, handle_signal);
 		/* To write to the terminal, and set its foreground group, from the background. */
 		set_handler(SIGTTOU, SIG_IGN);
+		/* One that came together with the grant is for the command. */
+		if (caught != 0)
+		{
+			received[caught] = true;
+			kill(-group, caught);
+		}
 	}
 }
 

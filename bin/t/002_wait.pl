@@ -6,8 +6,10 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 
+use Fcntl;
 use LeaseRunTest;
 use LeaseTest;
+use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -44,7 +46,7 @@ cmp_ok($late, '<', 1 * $PostgreSQL::Test::Utils::timeout_default / 30, "woken $l
 # A wait that ends.
 $node->safe_psql('postgres', q{SELECT lease_acquire('taken', '1 hour', 'ann')});
 my $before = time;
-is_run(lease_run($node, '--wait=0.5s', 'taken', 'echo', 'no'), 1, qr/^$/, qr/lease on "taken": taken by "ann"/, 'waited in vain');
+is_run(lease_run($node, '--wait=0.5s', 'taken', 'echo', 'no'), 1, qr/^$/, qr/lease on "taken": taken by "ann"/, 'a wait that times out');
 cmp_ok(time - $before, '>=', 0.5, 'for as long as it was told');
 
 # A signal ends the wait, and neither a waiter nor a lease is left.
@@ -57,6 +59,52 @@ foreach my $signal (qw(TERM INT HUP QUIT))
 	kill($signal, $run->{pid});
 	is_run(finish_run($run), 128 + $number, qr/^$/, qr/^$/, "SIG$signal ends a wait");
 	waits('taken', 0);
+}
+
+# The same in the moment of the grant: lease_run is held up, since nobody reads its messages, when the signal comes.
+{
+	my $connstr = $node->connstr('postgres');
+	my $fifo = "$folder/messages";
+	my $mine = q{SELECT count(*) FROM lease_status WHERE resource = 'moment' AND owner <> 'ann' AND state = 'held'};
+
+	POSIX::mkfifo($fifo, oct('600')) or die "mkfifo: $!";
+	$node->safe_psql('postgres', q{SELECT lease_acquire('moment', '1 hour', 'ann')});
+	sysopen(my $reader, $fifo, O_RDONLY | O_NONBLOCK) or die "$fifo: $!";
+	sysopen(my $filler, $fifo, O_WRONLY | O_NONBLOCK) or die "$fifo: $!";
+	my $pid = fork // die "fork: $!";
+	if ($pid == 0)
+	{
+		$SIG{$_} = 'DEFAULT' foreach qw(TERM INT HUP QUIT);
+		open(STDERR, '>', $fifo);
+		open(STDOUT, '>', "$folder/moment");
+		exec('lease_run', '-v', '--ttl=1h', '-d', $connstr, 'moment', 'echo', 'no') or POSIX::_exit(1);
+	}
+	waits('moment', 1);
+	1 while syswrite($filler, 'x' x 4096);
+	1 while syswrite($filler, 'x');
+	$node->safe_psql('postgres', q{SELECT lease_release('moment', 'ann')});
+	until_true('the grant', sub { $node->safe_psql('postgres', $mine) == 1 });
+	sleep 0.5;
+	kill('TERM', $pid);
+	close $filler;
+	$reader->blocking(1);
+	1 while sysread($reader, my $messages, 65536);
+	waitpid($pid, 0);
+	is($?, 15, 'SIGTERM in the moment of the grant ends lease_run');
+	is(slurp("$folder/moment"), '', 'and the command does not run');
+	is($node->safe_psql('postgres', $mine), 0, 'and the lease is released');
+}
+
+# A role whose statements are limited waits all the same, by asking again.
+{
+	my $run;
+
+	$node->safe_psql('postgres', 'CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET statement_timeout = 6000');
+	$run = start_run($node->connstr('postgres') . ' user=hasty', '-v', 'taken', 'echo', 'yes');
+	until_true('it asks again', sub { $run->{harness}->pump_nb; $run->{err} =~ /waiting.*\n.*(waiting|asking again)/ });
+	unlike($run->{err}, qr/canceling statement/, 'asked again before statement_timeout');
+	kill('TERM', $run->{pid});
+	finish_run($run);
 }
 
 # Nothing was asked for yet.

@@ -15,6 +15,8 @@ use Time::HiRes qw(sleep time);
 
 my $rounds = $ENV{LEASE_RUN_ROUNDS} // 5;
 my $at_once = 10;
+# Longer by default, so that a slow machine does not matter.
+my $ttl = $ENV{LEASE_RUN_ROUNDS} ? 3 : 8;
 my $node = start_node('lost', "shared_preload_libraries = lease_lock\nmax_connections = 200");
 my $folder = PostgreSQL::Test::Utils::tempdir();
 
@@ -33,7 +35,7 @@ sub compete
 
 	foreach my $n (@$numbers)
 	{
-		push @first, start_run($first_server, '--ttl=3s', "$name $n", alone("$folder/$name.$n", 'first', 'stubborn'));
+		push @first, start_run($first_server, "--ttl=${ttl}s", "$name $n", alone("$folder/$name.$n", 'first', 'stubborn'));
 	}
 	until_log("$folder/$name.$_.log", qr/(first works.*){2}/s) foreach @$numbers;
 	foreach my $n (@$numbers)
@@ -88,13 +90,13 @@ in_rounds(sub {
 				my @server = server_processes();
 
 				kill('STOP', @server);
-				sleep 2.7 + rand(0.6);
+				sleep $ttl - 0.3 + rand(0.6);
 				kill('CONT', @server);
 			});
 	});
 
 # Broken: ended at once, by --signal first.
-my $run = start_run($node, '--ttl=6s', '--signal=USR1', 'broken', 'sh', '-c',
+my $run = start_run($node, '--ttl=12s', '--kill-after=4s', '--signal=USR1', 'broken', 'sh', '-c',
 	q{trap 'echo signal; exit 5' USR1; touch "$0"; while :; do sleep 0.1; done}, "$folder/broken");
 until_true('the command begins', sub { -e "$folder/broken" });
 $node->safe_psql('postgres', q{SELECT lease_break('broken'), lease_acquire('broken', '1 hour', 'somebody')});
@@ -106,7 +108,7 @@ is(held($node, 'broken'), 1, 'and is not released');
 {
 	my $proxy = start_proxy($node);
 
-	$run = start_run($proxy->{connstr}, '--ttl=4s', 'sleeping', 'sh', '-c',
+	$run = start_run($proxy->{connstr}, '--ttl=12s', '--kill-after=4s', 'sleeping', 'sh', '-c',
 		q{trap 'echo signal; exit 5' TERM; touch "$0"; kill -STOP $$; sleep 1000}, "$folder/sleeping");
 	until_true('the command begins', sub { -e "$folder/sleeping" });
 	tell_proxy($proxy, 's');
@@ -189,6 +191,33 @@ is(held($node, 'broken'), 1, 'and is not released');
 	append_to_file("$folder/counted", '');
 	is_run(finish_run($run), 0, qr/^$/, qr/released/, 'which counts all the same');
 	$blocker->quit;
+	kill('KILL', $proxy->{pid});
+	waitpid($proxy->{pid}, 0);
+}
+
+# A release whose answer is lost.
+{
+	my $proxy = start_proxy($node);
+
+	$run = start_run($proxy->{connstr}, 'twice', 'sh', '-c', q{touch "$0"; until [ -e "$0.go" ]; do sleep 0.1; done}, "$folder/twice");
+	until_true('the command begins', sub { -e "$folder/twice" });
+	tell_proxy($proxy, 'a');
+	append_to_file("$folder/twice.go", '');
+	until_true('it is released', sub { held($node, 'twice') == 0 });
+	tell_proxy($proxy, 'k');
+	tell_proxy($proxy, 'p');
+	is_run(finish_run($run), 0, qr/^$/, qr/^$/, 'if the answer to the release is lost, nothing is said of a loss');
+	kill('KILL', $proxy->{pid});
+	waitpid($proxy->{pid}, 0);
+}
+
+# A request that the network does not take all at once.
+{
+	my $proxy = start_proxy($node);
+
+	tell_proxy($proxy, 'l');
+	$run = start_run($proxy->{connstr}, '--owner=' . 'o' x 130_000, '--payload="' . 'p' x 130_000 . '"', 'large', 'true');
+	is_run(finish_run($run), 64, qr/^$/, qr/ERROR: .*owner/, 'a request that is sent in parts is answered');
 	kill('KILL', $proxy->{pid});
 	waitpid($proxy->{pid}, 0);
 }

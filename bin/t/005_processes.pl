@@ -87,7 +87,7 @@ SKIP:
 
 # lease_run is stopped: the command is ended in time all the same.
 my $next = undef;
-$run = start_run($node, '--ttl=3s', 'job', alone("$folder/stopped", 'first', 'stubborn'));
+$run = start_run($node, '--ttl=8s', 'job', alone("$folder/stopped", 'first', 'stubborn'));
 until_log("$folder/stopped.log", qr/(first works.*){2}/s);
 kill('STOP', $run->{pid});
 $next = start_run($node, '--ttl=5min', 'job', alone("$folder/stopped", 'second', 'brief'));

@@ -182,7 +182,7 @@ sub start_proxy
 
 # Tell a proxy what to do from now on, with all connections, old and new:
 # "p"ass; swallow what comes from both sides, or "a"nswers only; both are "s"wallowed;
-# "h"old answers back until the next order; "k"ill connections.
+# "h"old answers back until the next order; read "l"ate; "k"ill connections.
 sub tell_proxy
 {
 	my ($proxy, $order) = @_;
@@ -230,6 +230,7 @@ sub be_proxy
 			}
 			elsif (my $this = $peer{$ready})
 			{
+				sleep 0.3 if $mode eq 'l';
 				my $size = sysread($ready, my $data, 65536);
 
 				if (!$size)
@@ -245,7 +246,7 @@ sub be_proxy
 				{
 					push @held, [ $this->{other}, $data ];
 				}
-				elsif ($mode eq 'p' || ($mode =~ /[ah]/ && !$this->{is_server}))
+				elsif ($mode =~ /[pl]/ || ($mode =~ /[ah]/ && !$this->{is_server}))
 				{
 					syswrite($this->{other}, $data);
 				}

@@ -135,7 +135,7 @@ typedef struct LeaseRequest
 	int64		lock_delay;		/* or NOT_GIVEN */
 	Datum		payload;		/* jsonb; 0: none */
 	bool		session;		/* let the lease end with this session */
-	bool		explain;		/* if refused, tell who holds the lease */
+	bool		explain;		/* if refused, name the holder */
 } LeaseRequest;
 
 typedef enum GrantResult
@@ -150,7 +150,7 @@ typedef enum GrantResult
 typedef enum GrantReason
 {
 	REASON_NONE,
-	REASON_HELD,				/* somebody holds it */
+	REASON_HELD,				/* another owner holds it */
 	REASON_OPEN,				/* an open transaction conflicts */
 	REASON_QUEUE,				/* others have waited for longer */
 	REASON_OWN,					/* the owner itself has a lease that excludes it */

@@ -90,7 +90,7 @@ write_row(LeaseStore *store, const LeaseRow *old, const Lease *new)
  * Write a lease, and do all that must follow. old is the row that it is
  * written to; NULL if the lease slot has none. new is NULL to delete the row.
  * former is the lease that the change ends or follows, if there is one, for
- * those who are told. The caller holds the resource lock, and has looked at the
+ * the notices and the log. The caller holds the resource lock, and has looked at the
  * row since.
  *
  * Waiters are noted before the write. If the write fails, its rollback wakes

@@ -10,7 +10,7 @@
  * See superuser_settings.c.
  *
  * Leases of an owner count if the same role acquired them. Leases of other
- * roles under the same owner name do not count. If they did, anybody could use
+ * roles under the same owner name do not count. If they did, any role could use
  * up the limit of an owner, with leases that the owner cannot release.
  *
  * The leases are counted by reading the table, after the new lease

@@ -263,8 +263,7 @@ assert_for_row(Guard *guard, Relation table, const text *resource)
 	if (session_owner == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("no owner is named for the lease on %s", asserted_name(resource, &asserter)),
-				 errdetail("The setting \"lease_lock.owner\" is empty."),
+				 errmsg("lease_lock.owner is not set for the lease on %s", asserted_name(resource, &asserter)),
 				 errhint("Acquire the lease, and in the transaction that writes, "
 						 "set lease_lock.owner to its owner with SET LOCAL.")));
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * break.c
- *		Breaking all leases on a resource, whoever holds them.
+ *		Breaking all leases on a resource, whatever their owners.
  *
  *-------------------------------------------------------------------------
  */

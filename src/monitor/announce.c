@@ -312,7 +312,7 @@ send_all(void)
 }
 
 /*
- * Send notices until there have been none for a while, or somebody wants to
+ * Send notices until there have been none for a while, or a session wants to
  * drop the database. If another database has notices to send, leave in any case
  * after that time.
  */

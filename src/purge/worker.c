@@ -202,7 +202,7 @@ begin_context(ErrorContextCallback *callback)
 }
 
 /*
- * The visit failed. A lock that somebody else holds is no error: the next
+ * The visit failed. A lock that another session holds is no error: the next
  * visit tries again.
  */
 static VisitResult

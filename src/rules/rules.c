@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rules.c
- *		The rules of leases: who may have one, and who may end it.
+ *		The rules of leases: when one is granted, and when a call may end it.
  *
  * These are pure functions of rows, request and time. They read no clock, no
  * catalog and no table, and have no state. Every part of the extension that
@@ -527,7 +527,7 @@ action_waits_for(const LeaseRows *rows, const LeaseRow *row, OwnAction action)
 
 /*
  * May the owner act on this lease as its holder? A transaction that has locked
- * the row may go on to rely on it after it expired. Whoever takes a lease over
+ * the row may go on to rely on it after it expired. A caller that takes a lease over
  * or ends it writes its row, and could not do so since. So a row that still
  * shows the lease, and is locked, shows that nobody else had it.
  */

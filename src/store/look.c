@@ -224,6 +224,7 @@ static void
 scan_rows(LeaseStore *store, const text *resource, LeaseRows *rows)
 {
 	int			done = MAX_SLOT + 1;
+	int			skip_below = MAX_SLOT + 1;
 	int			skipped_to = MAX_SLOT + 1;
 	SnapshotData dirty;
 	IndexScanDesc scan;
@@ -231,13 +232,14 @@ scan_rows(LeaseStore *store, const text *resource, LeaseRows *rows)
 	InitDirtySnapshot(dirty);
 	scan = index_beginscan(store->table, store->primary_key, &dirty, NULL, 2, 0, SO_NONE);
 	set_keys(scan, resource, MAX_SLOT + 1);
-	while (done > EXCLUSIVE_SLOT && next_version(store, scan, resource, done, &skipped_to))
+	while (done > EXCLUSIVE_SLOT && next_version(store, scan, resource, skip_below, &skipped_to))
 	{
 		LeaseRow   *row = add_row(rows);
 
 		read_row(store, &dirty, row);
 		if (!is_open(row))
 			done = row->lease.slot;
+		skip_below = is_open(row) ? MAX_SLOT + 1 : done;	/* else it would find this slot twice */
 		RACE_POINT("in a look");
 	}
 	index_endscan(scan);

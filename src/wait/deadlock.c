@@ -75,7 +75,7 @@ typedef struct WaitNode
 typedef struct Edge
 {
 	EdgeKind	kind;
-	WaitNode   *to;				/* NULL: somebody who can go on */
+	WaitNode   *to;				/* NULL: a node that can go on */
 	uint64		obstacle;		/* identifies the obstacle: token, xid, pid or turn */
 } Edge;
 
@@ -126,10 +126,11 @@ add_process(Search *search, WaitNode *node, const WaitNode *self, EdgeKind kind,
 	add_edge(node, kind, pid == 0 || pid == self->pid ? NULL : process_node(search, pid), obstacle);
 }
 
+/* The process that runs a transaction; 0 if none does. One that ended long ago must not be looked up. */
 static int
 transaction_pid(TransactionId xid)
 {
-	return BackendXidGetPid(SubTransGetTopmostTransaction(xid));
+	return TransactionIdIsInProgress(xid) ? BackendXidGetPid(SubTransGetTopmostTransaction(xid)) : 0;
 }
 
 /* The processes that block a process in the lock manager. */
@@ -353,7 +354,7 @@ describe_process(Search *search, WaitNode *node)
 		add_lines(search, node);
 }
 
-/* The node of a process: each process once, whoever waits for it. */
+/* The node of a process: each process once, whatever waits for it. */
 static WaitNode *
 process_node(Search *search, int pid)
 {

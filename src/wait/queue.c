@@ -69,7 +69,7 @@ create_queue(void *memory, int tranche)
 		create_waiter(&q->waiters[i], i);
 }
 
-static const SharedPart queue_part = {"lease_lock queue 4", queue_size, create_queue, (void **) &queue};
+static const SharedPart queue_part = {"lease_lock queue 3", queue_size, create_queue, (void **) &queue};
 
 void
 queue_init(void)
@@ -203,7 +203,7 @@ queue_join(text **resources, const WaiterInfo *info)
 
 		entry->database = MyDatabaseId;
 		entry->hash = queue_hash(resources[i]);
-		entry->awaited = entry->awaited_top = InvalidTransactionId;
+		entry->awaited = InvalidTransactionId;
 		entry->called_at = 0;
 		entry->known_end = NEVER;
 		bucket = queue_bucket(entry->hash);

@@ -41,7 +41,6 @@ typedef struct Entry
 	pg_atomic_uint64 turn;		/* grows along the line */
 	pg_atomic_uint32 state;		/* TurnState; written with the lock */
 	TransactionId awaited;		/* transaction that refused it, if known */
-	TransactionId awaited_top;	/* and its top-level transaction */
 	int64		called_at;		/* since when it is called */
 	int64		known_end;		/* when, as far as it knows, the lease may become free; 0: at any time */
 } Entry;

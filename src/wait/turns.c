@@ -94,23 +94,6 @@ call(Entry *entry)
 }
 
 /*
- * This entry waits for a transaction. If the session of that is in the line, it
- * goes first: see waits_for_me(). So it must look whenever one of those between
- * them may have gone.
- */
-static void
-wake_awaited_session(const Bucket *bucket, const Entry *waiting)
-{
-	Entry	   *entry = NULL;
-
-	if (!TransactionIdIsValid(waiting->awaited_top))
-		return;
-	while ((entry = queue_next_in_line(bucket, entry, waiting->hash)) != NULL)
-		if (GetPGProcByNumber(entry->waiter)->xid == waiting->awaited_top)
-			queue_wake(entry);
-}
-
-/*
  * The lease of this line may become free at the given time of the monotonic
  * clock: see to it that the first waiter looks by then. If it will look by
  * itself, it need not be woken, so most grants wake nobody. It only notes the
@@ -280,6 +263,17 @@ wait_take_turn(const text *resource)
 	}
 }
 
+/* This waiter waits for a transaction. If its session is in the line, that goes first: see waits_for_me(). */
+static void
+wake_session_of(const Bucket *bucket, uint64 hash, TransactionId top)
+{
+	Entry	   *entry = NULL;
+
+	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL)
+		if (GetPGProcByNumber(entry->waiter)->xid == top)
+			queue_wake(entry);
+}
+
 /*
  * One line of a waiter was refused. Returns true if the waiter has just stood
  * aside. It must look once more, since it was not woken for earlier changes.
@@ -291,10 +285,10 @@ line_was_refused(Bucket *bucket, Entry *entry, const LineRefusal *refusal, bool 
 	bool		stands_aside = state == TURN_ASIDE && entry_state(entry) != TURN_ASIDE;
 
 	entry->awaited = refusal->transaction;
-	entry->awaited_top = top;
 	entry->known_end = refusal->known_end;
 	entry_set_state(entry, state);
-	wake_awaited_session(bucket, entry);
+	if (TransactionIdIsValid(top))
+		wake_session_of(bucket, entry->hash, top);
 	if (stands_aside)
 	{
 		pg_atomic_write_u64(&queue_waiter(entry->waiter)->called_for, 0);
@@ -431,7 +425,7 @@ handed_on(const Waiter *waiter, const Entry *entry, const Entry *next)
 }
 
 /*
- * Leave one line. Whoever was first hands on what it knows. A grant of an
+ * Leave one line. A waiter that was first hands on what it knows. A grant of an
  * exclusive lease need not: its commit or rollback wakes the next one.
  */
 static void
@@ -441,11 +435,8 @@ leave_line(const Waiter *waiter, Bucket *bucket, Entry *entry, bool granted)
 
 	queue_take_out(bucket, entry);
 	next = first_in_line(bucket, entry->hash);
-	if (next != NULL && comes_before(next, entry))
-	{
-		wake_awaited_session(bucket, next);
-		return;
-	}
+	if (next != NULL && comes_before(next, entry) && !TransactionIdIsValid(next->awaited))
+		return;					/* a session that it waits for may have passed over it, and waited for this one */
 	if (!granted)
 		call_first(bucket, entry->hash, handed_on(waiter, entry, next));
 	else if (waiter->info.mode != MODE_EXCLUSIVE)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * waiter.h
- *		Who waits for what: descriptions of waiters, and what blocks them.
+ *		Descriptions of waiters, and of what blocks them.
  *
  *-------------------------------------------------------------------------
  */

@@ -12,7 +12,7 @@ CREATE TABLE south_1 PARTITION OF south FOR VALUES IN (1);
 -- how a table is protected: against an insert, against TRUNCATE
 CREATE FUNCTION state_of(relation regclass) RETURNS text LANGUAGE sql AS $$
 	SELECT CASE
-		WHEN writes.message LIKE 'no owner is named%' AND truncates.message LIKE 'cannot truncate%' THEN 'protected'
+		WHEN writes.message LIKE 'lease_lock.owner is not set%' AND truncates.message LIKE 'cannot truncate%' THEN 'protected'
 		WHEN writes.message || truncates.message = 'no errorno error' THEN 'open'
 		ELSE writes.message || ', ' || truncates.message END
 	FROM error_of(format('INSERT INTO %s VALUES (%L, 1)', relation, CASE WHEN relation::text LIKE 'south%' THEN 'south' ELSE 'north' END)) AS writes,

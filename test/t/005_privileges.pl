@@ -261,7 +261,7 @@ refused('bob', q{SET session_replication_role = replica; INSERT INTO guarded VAL
 $node->safe_psql('postgres', 'GRANT SET ON PARAMETER session_replication_role TO bob');
 is(as('bob', q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}), '', 'session_replication_role: bypasses the guard');
 $node->safe_psql('postgres', 'ALTER TABLE guarded ENABLE ALWAYS TRIGGER "~lease_guard"');
-sql_fails($node, q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}, '22023', 'no owner is named for the lease on a row of table "guarded"',
+sql_fails($node, q{SET session_replication_role = replica; INSERT INTO guarded VALUES (1)}, '22023', 'lease_lock.owner is not set for the lease on a row of table "guarded"',
 	'session_replication_role: not past one that always fires', role => 'bob');
 as('alice', q{
 	CREATE FUNCTION change_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.id := 7; RETURN NEW; END $$;

@@ -52,8 +52,8 @@ foreach my $schema ('public', '"the leases"')
 	{
 		is($node->safe_psql($restored, $triggers), $before, "$restored: the triggers are the same");
 		is($node->safe_psql($restored, 'SELECT count(*) FROM app.workitem'), 100, "$restored: the rows are there");
-		sql_fails($node, 'UPDATE app.workitem SET version = 1', '22023', 'no owner is named', "$restored: a write is refused", dbname => $restored);
-		sql_fails($node, 'DELETE FROM app.north', '22023', 'no owner is named', "$restored: to a partition, too", dbname => $restored);
+		sql_fails($node, 'UPDATE app.workitem SET version = 1', '22023', 'lease_lock.owner is not set', "$restored: a write is refused", dbname => $restored);
+		sql_fails($node, 'DELETE FROM app.north', '22023', 'lease_lock.owner is not set', "$restored: to a partition, too", dbname => $restored);
 		sql_fails($node, 'TRUNCATE app.north', '0A000', 'cannot truncate', "$restored: and TRUNCATE of it", dbname => $restored);
 		is($node->safe_psql($restored, qq{
 				SELECT $schema.lease_acquire(E'it''s \\\\ "1" it''s', '1 hour', 'me') AS acquired;
@@ -68,7 +68,7 @@ foreach my $schema ('public', '"the leases"')
 	$node->safe_psql($dbname, 'SET session_replication_role = replica; DELETE FROM app.workitem; DELETE FROM app.part');
 	$node->command_fails_like(
 		[ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($dbname), '-f', "$tmp/$dbname.data.sql" ],
-		qr/no owner is named for the lease on "it's \\\\ \\"1\\" it's"/, "$dbname: data only is refused");
+		qr/lease_lock.owner is not set for the lease on "it's \\\\ \\"1\\" it's"/, "$dbname: data only is refused");
 	$node->safe_psql($dbname, 'SET session_replication_role = replica; DELETE FROM app.part');
 	$node->command_ok(
 		[
@@ -77,12 +77,12 @@ foreach my $schema ('public', '"the leases"')
 		],
 		"$dbname: data only is restored past the triggers");
 	is($node->safe_psql($dbname, 'SELECT count(*) FROM app.workitem'), 100, "$dbname: the rows are back");
-	sql_fails($node, 'DELETE FROM app.workitem', '22023', 'no owner is named', "$dbname: protected again", dbname => $dbname);
+	sql_fails($node, 'DELETE FROM app.workitem', '22023', 'lease_lock.owner is not set', "$dbname: protected again", dbname => $dbname);
 
 	# DROP EXTENSION fails while a table is protected.
 	sql_fails($node, 'DROP EXTENSION lease_lock', '2BP01', 'other objects depend on it', "$dbname: tables depend on the extension", dbname => $dbname);
 	$node->safe_psql($dbname, 'CREATE SCHEMA moved; ALTER EXTENSION lease_lock SET SCHEMA moved');
-	sql_fails($node, 'DELETE FROM app.workitem', '22023', 'no owner is named', "$dbname: protected when the extension was moved", dbname => $dbname);
+	sql_fails($node, 'DELETE FROM app.workitem', '22023', 'lease_lock.owner is not set', "$dbname: protected when the extension was moved", dbname => $dbname);
 	$node->safe_psql($dbname, 'DROP EXTENSION lease_lock CASCADE');
 	is($node->safe_psql($dbname, $triggers), '', "$dbname: no trigger is left");
 	$node->safe_psql($dbname, 'DELETE FROM app.workitem');

@@ -57,7 +57,7 @@ sub restored_works
 	is($sql->('SELECT count(*) FROM lease_lock'), 0, "$name: no leases");
 	is($sql->('SELECT count(*) FROM lease_watches'), 0, "$name: no watches");
 	is($sql->('TABLE item'), '1|chair', "$name: the data");
-	sql_fails($cluster, q{UPDATE item SET name = 'x'}, '22023', 'no owner is named', "$name: guarded", dbname => $dbname);
+	sql_fails($cluster, q{UPDATE item SET name = 'x'}, '22023', 'lease_lock.owner is not set', "$name: guarded", dbname => $dbname);
 	cmp_ok($sql->(q{SELECT token FROM lease_request('r', '1 hour', 'o')}), '>',
 		$node->safe_psql('owned', 'SELECT max(token) FROM lease_lock'), "$name: tokens above those of before");
 	return;

@@ -66,7 +66,7 @@ counted('a renewal', renewals => 1);
 look($node, q{SELECT lease_renew('r', '2 hours', 'bob'), lease_release('r', 'bob'), lease_token('r', 'ann'), lease_release_all('bob')});
 counted('what changes nothing does not count');
 look($node, q{SELECT lease_acquire('r', '1 hour', 'bob', '20 ms')});
-counted('a wait in vain', waits => 1, wait_timeouts => 1);
+counted('a wait that times out', waits => 1, wait_timeouts => 1);
 holds(q{wait_time >= '20 ms' AND longest_wait = wait_time}, 'its time');
 look($node, q{SELECT lease_acquire('r', '1 hour', 'bob', '1 ms')});
 counted('a shorter one', waits => 1, wait_timeouts => 1);

@@ -65,8 +65,8 @@ sub draws
 	return;
 }
 
-# What is wrong with an XML text: tags that do not match, characters or entities
-# that are none. Not all there is to know about XML, but all that a name can break.
+# What is wrong with an XML text: tags that do not match, invalid characters or
+# entities. Not all there is to know about XML, but all that a name can break.
 sub well_formed
 {
 	my ($xml) = @_;

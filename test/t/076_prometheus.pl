@@ -118,6 +118,26 @@ like($metrics, qr/^# HELP \Q$_\E \S.*\n# TYPE \Q$_\E $metric{$_}$/m, "metric: $_
 		'lease_lock_longest_wait_seconds lease_lock_stats_reset_seconds', 'dashboard: what it does not show');
 }
 
+# The collector of sql_exporter has the same metrics, except for the histogram; its queries return the columns.
+{
+	my $collector = slurp_file("$FindBin::RealBin/../../docs/sql_exporter.collector.yaml");
+	my %query = $collector =~ /^  - query_name: (\w+)\n    query: \|\n((?:      .*\n)+)/mg;
+	my (%columns, %collected);
+
+	foreach my $name (keys %query)
+	{
+		my ($rows) = run_command([ 'psql', '-XAq', '-d', $node->connstr('postgres'), '-c', $query{$name} ]);
+		$columns{$name} = { map { $_ => 1 } split /\|/, (split /\n/, $rows)[0] };
+	}
+
+	while ($collector =~ /metric_name: (\w+)\n    type: (\w+)\n.*\n    key_labels: \[(\w+)\]\n    values: \[(\w+)\]\n    query_ref: (\w+)$/mg)
+	{
+		ok($columns{$5}{$3} && $columns{$5}{$4}, "collector: $1");
+		$collected{$1} = $2;
+	}
+	is_deeply(\%collected, { map { $_ => $metric{$_} } grep { $metric{$_} ne 'histogram' } keys %metric }, 'collector: metrics and types');
+}
+
 # values
 my @sessions = map { open_session($node) } 0, 1;
 look($node, q{SELECT lease_stats_reset();

@@ -32,9 +32,12 @@ $node->safe_psql('postgres', slurp_file("$FindBin::RealBin/every_order.sql"));
 my $connect = 'dbname=postgres host=' . $node->host . ' port=' . $node->port;
 sub play
 {
+	my ($old) = @_;
+
 	$node->safe_psql('postgres', <<"SQL");
 LOAD 'lease_lock';
-SELECT dblink_connect('a', '$connect'), dblink_connect('b', '$connect') \\g /dev/null
+SELECT dblink_connect('a', '$connect'), dblink_connect('b', '$connect'), dblink_connect('old', '$connect') \\g /dev/null
+SELECT * FROM dblink_exec('old', '$old'), dblink('old', 'SELECT count(*) FROM pg_class') AS old(classes int) \\g /dev/null
 SELECT p FROM dblink('a', 'SELECT pg_backend_pid()') AS a(p int) \\gset a_
 SELECT p FROM dblink('b', 'SELECT pg_backend_pid()') AS b(p int) \\gset b_
 SELECT dblink_exec(s, 'SET lease_lock.purge_after = 0'), stop_at(s, 'nowhere') FROM unnest(ARRAY['a', 'b']) AS s \\g /dev/null
@@ -45,9 +48,10 @@ SQL
 
 # At first a look finds the versions of a row one after the other, from the oldest to the newest.
 # With an index on what changes, each version has index entries, and the newest comes first.
-play();
+# With an old snapshot, all versions stay.
+play('RESET ALL');
 $node->safe_psql('postgres', 'CREATE INDEX ON lease_lock (expires_at)');
-play();
+play('BEGIN ISOLATION LEVEL REPEATABLE READ');
 
 is($node->safe_psql('postgres', 'SELECT * FROM outcomes WHERE NOT is_right ORDER BY 1, 2, 4 LIMIT 20'),
 	'', 'two calls that overlap have the results of one after the other');

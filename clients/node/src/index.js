@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { Keeper, Kept, now, PATIENCE } from './keeper.js'
 import {
-  ask, ASSERT, Closed, LeaseLost, LeaseTaken, log, lostConnection, NOT_HELD, RELEASE, RELEASE_UNKNOWN, REQUEST,
+  ask, ASSERT, Closed, LeaseLost, LeaseTaken, log, lostConnection, NOT_HELD, RELEASE, RELEASE_UNKNOWN, REQUEST, within,
 } from './statements.js'
 
 export { Closed, LeaseLost, LeaseTaken }
@@ -79,7 +79,7 @@ class Lease extends Kept {
       this.check()
       const client = await this.#leases._take()
       try {
-        await client.query({ text: 'BEGIN', query_timeout: Math.ceil(this.remaining()) + 1 })
+        await within(client, this.remaining() + 1, { text: 'BEGIN' })
         const [row] = await ask(client, ASSERT, [this], this.remaining(), 'SET LOCAL statement_timeout TO DEFAULT;')
         if (BigInt(row.token) !== this.token) {
           throw Object.assign(new Error('the owner has a later lease'), { code: NOT_HELD, severity: 'ERROR' })
@@ -116,7 +116,10 @@ export class Leases {
   async hold(resource, options = {}, work = undefined) {
     if (typeof options === 'function') return this.hold(resource, {}, options)
     const lease = await this.#acquire(this.#newRequest(resource, options))
-    if (work === undefined) return lease
+    return work === undefined ? lease : this.#workUnder(lease, work)
+  }
+
+  async #workUnder(lease, work) {
     let result, failure
     try {
       result = await work(lease, lease.signal)
@@ -144,18 +147,27 @@ export class Leases {
   async elect(resource, options, run) {
     const ttl = options.ttl ?? 10_000
     while (!this.#keeper.closed) {
+      let lease
       try {
-        return await this.hold(resource, { ...options, ttl, wait: ttl }, async (lease, signal) => {
-          const result = await run(lease, signal)
+        lease = await this.hold(resource, { ...options, ttl, wait: ttl })
+      } catch (error) {
+        if (error instanceof Closed) return undefined
+        if (error instanceof LeaseTaken) continue
+        if (!lostConnection(error)) throw error
+        log('%s', error.message)
+        await sleep(1000)
+        continue
+      }
+      try {
+        return await this.#workUnder(lease, async () => {
+          const result = await run(lease, lease.signal)
           lease.check()
           return result
         })
       } catch (error) {
-        if (error instanceof Closed) return undefined
-        if (error instanceof LeaseTaken) continue
-        if (!(error instanceof LeaseLost) && !lostConnection(error)) throw error
+        const another = lease.why === null && error.resource !== resource
+        if (!(error instanceof LeaseLost) || another) throw error
         log('%s', error.message)
-        if (!(error instanceof LeaseLost)) await sleep(1000)
       }
     }
     return undefined
@@ -308,7 +320,7 @@ export class Leases {
   async _giveBack(client, failure, broken = false) {
     let destroy = broken
     if (failure !== undefined && !destroy) {
-      await client.query({ text: 'ROLLBACK', query_timeout: PATIENCE }).catch(() => { destroy = true })
+      await within(client, PATIENCE, { text: 'ROLLBACK' }).catch(() => { destroy = true })
     }
     this.#return(client, destroy)
   }

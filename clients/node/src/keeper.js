@@ -107,10 +107,10 @@ export class Keeper {
 
   // One statement on the connection of renewals; the answers are in the order of the leases.
   async #ask(statement, leases, limit, settings) {
-    const until = now() + limit
+    // The limit counts twice: a connection that took long to open must not be thrown away unused.
     this.#client ??= await this.#connect(limit, (client) => client === this.#client && this.#drop())
     const list = leases.map(({ resource, owner, token, ttl }, n) => ({ n, resource, owner, token, ttl }))
-    const rows = await ask(this.#client, statement, list, Math.max(1, until - now()), settings)
+    const rows = await ask(this.#client, statement, list, limit, settings)
     return rows.sort((a, b) => a.n - b.n).map((row) => row.held === 't')
   }
 

@@ -58,12 +58,30 @@ export class Closed extends Error {
 export async function ask(client, statement, list, limit, settings = '') {
   const text = statement.replace('$', () => client.escapeLiteral(JSON.stringify(list, plain)) + '::jsonb')
   const timeout = limit === Infinity ? 0 : Math.min(Math.max(1, Math.ceil(limit)), 2 ** 31 - 1)
-  const results = await client.query({
+  const results = await within(client, timeout || Infinity, {
     text: `SET LOCAL statement_timeout = ${timeout}; ${settings} ${text}`,
     types: { getTypeParser: () => String },
-    ...(timeout > 0 && { query_timeout: timeout }),
   })
   return results.at(-1).rows
+}
+
+// A query that fails, and ends the connection, if there is no answer in time. Before version 8.12, pg has such a limit
+// only for all queries of a client.
+export async function within(client, limit, query) {
+  const answer = client.query(query)
+  if (limit === Infinity) return answer
+  let timer
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => {
+      client.end().catch(() => {})
+      reject(new Error('no answer in time'))
+    }, Math.min(limit, 2 ** 31 - 1))
+  })
+  try {
+    return await Promise.race([answer, late])
+  } finally {
+    clearTimeout(timer)
+  }
 }
 
 const plain = (_, value) => (typeof value === 'bigint' ? String(value) : value)
@@ -71,7 +89,7 @@ const plain = (_, value) => (typeof value === 'bigint' ? String(value) : value)
 // Whether the same call may succeed on another connection: this one broke, or its server is not the primary.
 export function lostConnection(error) {
   if (error.severity === undefined) {
-    return !(error instanceof TypeError || error instanceof LeaseLost || error instanceof Closed)
+    return !(error instanceof TypeError || error instanceof RangeError || error instanceof LeaseLost || error instanceof Closed)
   }
   return error.code === '25006' || /^(08|57P)/.test(error.code ?? '')
 }

@@ -81,17 +81,17 @@ everywhere('modes and options', async (leases) => {
 
 everywhere('a wait ends with the release', async (leases) => {
   const first = await leases.hold('queue')
-  const waiting = leases.hold('queue', { ttl: 2000, wait: LONG })
-  await sleep(2500) // longer than its ttl: the lease counts from the grant, not from the request
+  const waiting = leases.hold('queue', { ttl: 6000, wait: LONG })
+  await sleep(6500) // longer than its ttl: the lease counts from the grant, not from the request
   await first.release()
   const second = await waiting
-  assert(second.remaining() > 0 && second.remaining() <= 2000)
+  assert(second.remaining() > 0 && second.remaining() <= 6000)
 })
 
 everywhere('renewal outlasts the ttl', (leases) =>
-  leases.hold('long', { ttl: 1500 }, async (lease) => {
+  leases.hold('long', { ttl: 6000 }, async (lease) => {
     for (let n = 0; n < 10; n++) {
-      await sleep(400)
+      await sleep(800)
       assert(!lease.lost && (await isHeld('long')))
     }
   }))
@@ -152,7 +152,7 @@ for (const word of ['lease_request', 'lease_renew', 'lease_release', 'lease_asse
     const leases = new Leases(proxy.at)
     t.after(async () => { await leases.close(); proxy.close() })
     proxy.loseAnswerTo = word
-    await leases.hold('answer', { ttl: 2000 }, async (lease) => {
+    await leases.hold('answer', { ttl: 9000 }, async (lease) => {
       await until(() => proxy.loseAnswerTo === null || !['lease_request', 'lease_renew'].includes(word))
       await lease.transaction((client) => client.query('SELECT 1'))
       await sleep(1000)
@@ -169,7 +169,7 @@ test('one locked row does not lose other leases', async (t) => {
   await blocker.connect()
   t.after(() => leases.close())
   const held = []
-  for (let n = 0; n < 50; n++) held.push(await leases.hold(`many:${n}`, { ttl: 4000 }))
+  for (let n = 0; n < 50; n++) held.push(await leases.hold(`many:${n}`, { ttl: 12_000 }))
   await blocker.query("BEGIN; SELECT FROM lease_lock WHERE resource = 'many:7' FOR UPDATE")
   await aborted(held[7].signal)
   await blocker.end() // before leases are ended after the test
@@ -181,7 +181,7 @@ test('500 leases with one connection for renewal', async (t) => {
   const leases = new Leases(config)
   t.after(() => leases.close())
   const held = []
-  for (let n = 0; n < 500; n++) held.push(await leases.hold(`crowd:${n}`, { ttl: 6000 }))
+  for (let n = 0; n < 500; n++) held.push(await leases.hold(`crowd:${n}`, { ttl: 12_000 }))
   const calls = async () => Number((await sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'crowd'"))[0][0])
   await sleep(8000)
   assert.equal(held.filter((lease) => lease.lost).length, 0)
@@ -190,7 +190,7 @@ test('500 leases with one connection for renewal', async (t) => {
 
 everywhere('elect runs while leader, and stands again', async (leases) => {
   const terms = []
-  const result = await leases.elect('leader', { ttl: 3000 }, async (lease, signal) => {
+  const result = await leases.elect('leader', { ttl: 9000 }, async (lease, signal) => {
     terms.push(lease.token)
     if (terms.length > 1) return 'done'
     await sql("SELECT lease_break('leader')")
@@ -199,6 +199,36 @@ everywhere('elect runs while leader, and stands again', async (leases) => {
   })
   assert.equal(result, 'done')
   assert(terms.length === 2 && terms[0] < terms[1])
+})
+
+everywhere('elect ends with an error of its function, and of its arguments', async (leases) => {
+  for (const error of [new RangeError('mine'), new Error('mine'), new LeaseTaken('other', { reason: 'held', blocked_by: null, blocked_for: null }),
+    new LeaseLost('other', 'mine')]) {
+    await assert.rejects(leases.elect('leader', {}, () => { throw error }), (thrown) => thrown === error)
+    assert(!(await isHeld('leader')))
+  }
+  await assert.rejects(leases.elect('leader', { ttl: -1 }, () => {}), RangeError)
+})
+
+everywhere('a transaction under a lease of 100 days', (leases) =>
+  leases.hold('days', { ttl: 100 * 86_400_000 }, (lease) => lease.transaction((client) => client.query('SELECT 1'))))
+
+test('a connection for renewal that takes long to open is used all the same', async (t) => {
+  // A third of the ttl is over before the renewal, another sixth before it is connected.
+  class Slow extends pg.Client {
+    async connect() {
+      await sleep(2200)
+      return super.connect()
+    }
+  }
+  const pool = new pg.Pool(server)
+  const leases = new Leases({ connect: () => pool.connect(), options: { ...server, Client: Slow } })
+  t.after(async () => { await leases.close(); await pool.end() })
+  await leases.hold('slow', { ttl: 12_000 }, async (lease) => {
+    const deadline = lease.deadline
+    await until(() => lease.lost || lease.deadline > deadline)
+    lease.check()
+  })
 })
 
 everywhere('once in a period', async (leases) => {

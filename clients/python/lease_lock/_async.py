@@ -177,14 +177,9 @@ class AsyncLeases:
         """
         while not self._keeper.closed:
             try:
-                async with self.hold(resource, ttl, ttl, **options) as lease:
-                    result = await _run_while_held(lease, run(lease))
-                    lease.check()
-                return result
+                lease = await self.hold(resource, ttl, ttl, **options)
             except LeaseTaken:
-                pass
-            except LeaseLost as error:
-                log.warning("%s", error, exc_info=error.__cause__)
+                continue
             except Closed:
                 break
             except psycopg.Error as error:
@@ -192,6 +187,16 @@ class AsyncLeases:
                     raise
                 log.warning('no server to be elected on for "%s": %s', resource, str(error).strip())
                 await asyncio.sleep(1)
+                continue
+            try:
+                async with lease:
+                    result = await _run_while_held(lease, run(lease))
+                    lease.check()
+                return result
+            except LeaseLost as error:
+                if lease._why is None and error.resource != resource:
+                    raise   # of another lease
+                log.warning("%s", error, exc_info=error.__cause__)
         return None
 
     def once(self, name: str, period: Seconds, **options: Any) -> Callable[[Callable[..., Awaitable[T]]], Callable[..., Any]]:

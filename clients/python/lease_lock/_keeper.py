@@ -232,8 +232,12 @@ class Keeper:
     def run(self, function: Callable[..., Any], *args: Any) -> None:
         """Call a function of the user's in a thread of its own, so that it delays nobody. Under the lock."""
         thread = threading.Thread(target=function, args=args, name="lease_lock on_lost", daemon=True)
-        self._callbacks = [thread, *(other for other in self._callbacks if other.is_alive())]
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:   # the caller, which may be the clock, must go on
+            log.error("could not start a thread for on_lost: %s", error)
+        else:
+            self._callbacks = [thread, *(other for other in self._callbacks if other.is_alive())]
 
     # The clock
 
@@ -245,7 +249,7 @@ class Keeper:
 
     def _run_clock(self) -> None:
         with self._lock:
-            while not self._renewer_ended or self._limits:
+            while self._leases or self._limits or not self._renewer_ended:
                 time_now = now()
                 for lease in [lease for lease in self._leases if lease._deadline <= time_now]:
                     self._lose(lease, "it was not renewed in time")
@@ -301,7 +305,7 @@ class Keeper:
         sent = now()
         try:
             answers = self._ask(statement, [*columns(group), [lease._ttl for lease in group]], limit)
-        except psycopg.Error as error:
+        except Exception as error:  # also those of the system: no file descriptor may be left
             log.warning("could not renew %s: %s", names(group), str(error).strip())
             self._renewal_failed(group, error)
             return
@@ -313,9 +317,9 @@ class Keeper:
                 else:
                     self._lose(lease, "the server says so")
 
-    def _renewal_failed(self, group: list[Kept], error: psycopg.Error) -> None:
+    def _renewal_failed(self, group: list[Kept], error: Exception) -> None:
         """One lease can make a renewal of many fail: somebody has locked its row. Find it; the others must not suffer."""
-        if self._connection is None or lost_connection(error):
+        if self._connection is None or lost_connection(error) or not isinstance(error, psycopg.Error):
             self._drop()
         elif len(group) > 1:
             size = math.isqrt(len(group))
@@ -329,11 +333,11 @@ class Keeper:
 
     def _ask(self, statement: str, params: list[Any], limit: float) -> list[bool]:
         """One statement on the renewer's connection; the answers are in the order of the leases."""
-        until = now() + limit
         if self._connection is None or self._connection.closed:
             self._connection = self._connect(limit)
         try:
-            with self.limit(self._connection, until):
+            # Counted from here: a connection that took long to open must not be thrown away unused.
+            with self.limit(self._connection, now() + limit):
                 return [bool(answer) for _, answer in sorted(execute(self._connection, statement, params))]
         finally:
             if self._connection.closed:
@@ -370,7 +374,7 @@ class Keeper:
         if rest:
             try:
                 self._ask(RELEASE.format(timeout=milliseconds(PATIENCE)), columns(rest), PATIENCE)
-            except psycopg.Error as error:
+            except Exception as error:
                 log.warning("could not release %s: %s", names(rest), str(error).strip())
 
     def _in_child(self) -> None:

@@ -148,14 +148,9 @@ class Leases:
         """
         while not self._keeper.closed:
             try:
-                with self.hold(resource, ttl, ttl, **options) as lease:
-                    result = run(lease)
-                    lease.check()
-                return result
+                lease = self.hold(resource, ttl, ttl, **options)
             except LeaseTaken:
-                pass
-            except LeaseLost as error:
-                log.warning("%s", error, exc_info=error.__cause__)
+                continue
             except Closed:
                 break
             except psycopg.Error as error:
@@ -163,6 +158,16 @@ class Leases:
                     raise
                 log.warning('no server to be elected on for "%s": %s', resource, str(error).strip())
                 time.sleep(1)
+                continue
+            try:
+                with lease:
+                    result = run(lease)
+                    lease.check()
+                return result
+            except LeaseLost as error:
+                if lease._why is None and error.resource != resource:
+                    raise   # of another lease
+                log.warning("%s", error, exc_info=error.__cause__)
         return None
 
     def once(self, name: str, period: Seconds, **options: Any) -> Callable[[Callable[..., T]], Callable[..., Any]]:

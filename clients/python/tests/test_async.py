@@ -38,13 +38,14 @@ def waiters(server, resource):
 @in_loop
 async def test_hold_excludes_until_the_end_of_the_block(dsn, server):
     async with AsyncLeases(dsn) as leases:
-        async with leases.hold("door", ttl=1.5, payload=[1]) as lease:
-            assert isinstance(lease.token, int) and 0 < lease.remaining() < 1.5 and not lease.lost.is_set()
+        async with leases.hold("door", ttl=9, payload=[1]) as lease:
+            assert isinstance(lease.token, int) and 0 < lease.remaining() < 9 and not lease.lost.is_set()
             assert await leases.try_hold("door") is None
             with pytest.raises(LeaseTaken) as taken:
                 await leases.hold("door", wait=0.1)
             assert (taken.value.reason, taken.value.blocked_by) == ("held", lease.owner)
-            await asyncio.sleep(3)
+            deadline = lease._deadline
+            await until(lambda: lease.lost.is_set() or lease._deadline > deadline)
             assert is_held(server, "door")
         second = await leases.hold("door")
         assert second.token > lease.token
@@ -59,8 +60,8 @@ async def test_hold_excludes_until_the_end_of_the_block(dsn, server):
 
 @in_loop
 async def test_a_busy_event_loop_does_not_stop_renewal(server):
-    async with AsyncLeases(server.dsn()) as leases, leases.hold("busy", ttl=2) as lease:
-        time.sleep(5)
+    async with AsyncLeases(server.dsn()) as leases, leases.hold("busy", ttl=9) as lease:
+        time.sleep(10)
         assert is_held(server, "busy")
         lease.check()
 
@@ -117,7 +118,7 @@ async def test_transaction_commits_or_rolls_back(server, make_proxy, pooled):
 async def test_a_lost_answer_is_asked_for_again(proxy, server, lost):
     async with AsyncLeases(server.dsn(proxy.port)) as leases:
         proxy.lose_answer_to = lost
-        async with leases.hold("answer", ttl=2) as lease:
+        async with leases.hold("answer", ttl=9) as lease:
             await until(lambda: proxy.lose_answer_to is None or lost not in (b"lease_request", b"lease_renew"))
             async with lease.transaction() as cursor:
                 await cursor.execute("SELECT 1")
@@ -155,8 +156,20 @@ async def test_elect_cancels_and_stands_again(dsn, server):
             raise
 
     async with AsyncLeases(dsn) as leases:
-        assert await leases.elect("leader", run, ttl=3) == "done"
+        assert await leases.elect("leader", run, ttl=9) == "done"
     assert cancelled == terms[:1] and terms[0] < terms[1]
+
+
+@in_loop
+async def test_elect_ends_with_an_error_of_its_function(server):
+    async with AsyncLeases(server.dsn()) as leases:
+        for error in (LeaseTaken("other", "held", None, None), LeaseLost("other", "mine"), psycopg.OperationalError("mine")):
+            async def run(lease):
+                raise error
+
+            with pytest.raises(type(error)) as raised:
+                await leases.elect("leader", run)
+            assert raised.value is error and not is_held(server, "leader")
 
 
 @in_loop

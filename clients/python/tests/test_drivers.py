@@ -22,7 +22,7 @@ def coordinator(server):
 
     from lease_lock.tooz import LeaseDriver
 
-    url = netutils.urlsplit(f"postgresql-lease://postgres@127.0.0.1:{server.port}/postgres?ttl=2&application_name=tooz")
+    url = netutils.urlsplit(f"postgresql-lease://postgres@127.0.0.1:{server.port}/postgres?ttl=6&application_name=tooz")
     driver = LeaseDriver(b"member", url, parse_qs(url.query))
     driver.start()
     yield driver
@@ -36,7 +36,7 @@ def test_tooz_lock(server, coordinator):
     with lock:
         assert lock.acquired and lock.is_still_owner() and is_held(server, "printer")
         assert not other.acquire(blocking=False) and not other.acquire(blocking=0.1) and not lock.acquire(blocking=False)
-        time.sleep(3)
+        time.sleep(7)
         assert lock.is_still_owner()        # longer than the ttl
         threading.Timer(0.5, lock.release).start()
         assert other.acquire()

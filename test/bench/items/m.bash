@@ -1,6 +1,9 @@
-# What an idle server costs. It has servers of its own, since the number of databases is what counts.
+# What an idle server costs, some time after its start, and some time after all leases were purged.
+#
+# It has servers of its own, since the number of databases is what counts.
 
 idle_databases="1 10 50 100"
+idle_settles=40 # seconds: a few rounds of the launcher, and of the workers
 
 # Context switches and ticks of the processor so far of all processes of the server whose name matches. A process that
 # has ended since the last call counts no more, so workers that come and go are counted by the forks of the postmaster.
@@ -49,7 +52,7 @@ run_idle()	# databases, preload: yes or no
 	mkdir "$folder"
 	[ "$(id -u)" != 0 ] || chown postgres "$folder"
 	as_server "$bin/initdb" -D "$folder/data" -U postgres -A trust -E UTF8 --no-locale -N >"$work/idle.log" 2>&1
-	printf '%s\n' "listen_addresses = ''" "unix_socket_directories = '$folder'" 'autovacuum = off' \
+	printf '%s\n' "listen_addresses = ''" "unix_socket_directories = '$folder'" 'autovacuum = off' 'lease_lock.purge_after = 1s' \
 		"$([ "$2" = no ] || echo "shared_preload_libraries = 'lease_lock'")" >>"$folder/data/postgresql.conf"
 	as_server "$bin/pg_ctl" -D "$folder/data" -l "$folder/log" -w start >/dev/null
 	idle_sql "$folder" template1 -c 'CREATE EXTENSION lease_lock'
@@ -74,7 +77,7 @@ item_m()
 	local round count
 
 	echo '(m) idle' >&2
-	idle_seconds=$((seconds * 10)) idle_settles=$((seconds * 10))
+	idle_seconds=$((seconds * 10))
 	for ((round = 0; round < (rounds + 2) / 3; round++)); do
 		for count in $idle_databases; do
 			run_idle "$count" yes
