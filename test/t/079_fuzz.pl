@@ -213,7 +213,7 @@ becomes($node, q{SELECT count(*) FROM pg_locks LEFT JOIN pg_stat_activity USING 
 foreach my $database (@databases)
 {
 	is($node->safe_psql($database, 'SELECT count(*) FROM lease_waiters'), 0, "$database: no waiter");
-	is($node->safe_psql($database, q{SELECT resource, owner, state FROM lease_status WHERE resource IN ('guarded', 'known', 'shared') AND holder = 'postgres' ORDER BY 1}),
+	is($node->safe_psql($database, q{SELECT resource, owner, state FROM lease_status WHERE resource IN ('guarded', 'known', 'shared') AND role = 'postgres' ORDER BY 1}),
 		"guarded|SECRET|held\nknown|a|held\nshared|SECRET|held", "$database: nobody ended the leases of another role");
 	is($node->safe_psql($database, q{SELECT count(*) FROM guarded WHERE name = 'guarded' AND v = 0 AND version = 0}), 1, "$database: nor wrote under them");
 	$node->safe_psql($database, q{SET lease_lock.purge_after = 0; SELECT count(lease_break(resource)) FROM (SELECT DISTINCT resource FROM lease_status) AS s; SELECT lease_purge(); SELECT lease_purge()});
