@@ -39,7 +39,7 @@ require_writable(const char *function)
 	PreventCommandDuringRecovery(function);
 }
 
-static pg_noreturn void
+pg_noreturn static void
 refuse_null(const char *what)
 {
 	ereport(ERROR,

@@ -74,7 +74,7 @@ quota_init(void)
 	limit_hidden = define_superuser_settings(define_settings, names, lengthof(names));
 }
 
-static pg_noreturn void
+pg_noreturn static void
 refuse_hidden_limit(void)
 {
 	ereport(ERROR,

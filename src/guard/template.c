@@ -50,7 +50,7 @@ struct Template
 	TemplatePart parts[FLEXIBLE_ARRAY_MEMBER];
 };
 
-static pg_noreturn void
+pg_noreturn static void
 refuse_syntax(const char *text, const char *problem)
 {
 	ereport(ERROR,

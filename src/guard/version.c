@@ -118,7 +118,7 @@ row_version(const VersionColumn *column, TupleTableSlot *row)
 	return column->type == INT4OID ? DatumGetInt32(value) : DatumGetInt64(value);
 }
 
-static pg_noreturn void
+pg_noreturn static void
 refuse_stale(const TriggerData *call, const VersionColumn *column, int64 version)
 {
 	const char *name = call->tg_trigger->tgargs[0];

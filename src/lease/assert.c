@@ -82,7 +82,7 @@ asserted_name(const text *resource, const Asserter *asserter)
  * describe its lease either, because a time or token would identify it in
  * lease_status.
  */
-static pg_noreturn void
+pg_noreturn static void
 refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim, TimestampTz now,
 				 const Asserter *asserter)
 {

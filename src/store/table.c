@@ -71,7 +71,7 @@ extension_relation(const char *name)
 	return relid;
 }
 
-static pg_noreturn void
+pg_noreturn static void
 refuse_altered(Relation table)
 {
 	ereport(ERROR,
