@@ -103,13 +103,15 @@ lease_acquire_any(PG_FUNCTION_ARGS)
 	Resources	resources = resources_arg(fcinfo, 0);
 	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
 	int64		wait = PG_NARGS() > 3 ? wait_arg(fcinfo, 3, resources.given[0]) : 0;
+	GrantOutcome outcome;
 
 	request.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
 	request.owner = name_arg(fcinfo, 2, "owner");
 	require_writable("lease_acquire_any()");
-	if (acquire_any(&request, resources.given, resources.number, wait, WAIT_INSIDE_TRANSACTION).result != GRANTED)
+	outcome = acquire_any(&request, resources.given, resources.number, wait, WAIT_INSIDE_TRANSACTION);
+	if (outcome.result != GRANTED)
 		PG_RETURN_NULL();
-	PG_RETURN_TEXT_P(request.resource);
+	PG_RETURN_TEXT_P(outcome.resource);
 }
 
 static Datum

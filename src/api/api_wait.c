@@ -80,14 +80,14 @@ lease_wait(PG_FUNCTION_ARGS)
 /* A waiter in a list that is in the order of turns. */
 typedef struct ListedWaiter
 {
-	const WaiterCopy *waiter;
+	const Waiter *waiter;
 	int			position;		/* among the waiters for the same resource alone */
 	List	   *obstacles;		/* of SlotBlocker */
 } ListedWaiter;
 
 /* Append a waiter to the list. Waiters for the same resource in the same mode have the same obstacles. */
 static List *
-list_waiter(List *listed, LeaseStore *store, const WaiterCopy *waiter)
+list_waiter(List *listed, LeaseStore *store, const Waiter *waiter)
 {
 	ListedWaiter *new = palloc0(sizeof(ListedWaiter));
 	const ListedWaiter *before = NULL;
@@ -101,48 +101,37 @@ list_waiter(List *listed, LeaseStore *store, const WaiterCopy *waiter)
 	{
 		const ListedWaiter *other = lfirst(cell);
 
-		if (other->waiter->info.nresources == 1 && other->waiter->line[0].hash == waiter->line[0].hash)
+		if (other->waiter->info.nresources == 1 && other->waiter->entry[0].hash == waiter->entry[0].hash)
 			before = other;
 	}
 	new->position = before != NULL ? before->position + 1 : 1;
 	if (before != NULL && before->waiter->info.mode == waiter->info.mode)
 		new->obstacles = before->obstacles;
 	else
-		new->obstacles = find_obstacles(store, &waiter->line[0], waiter->info.mode);
+		new->obstacles = find_obstacles(store, waiter, 0);
 	return lappend(listed, new);
-}
-
-static const Lease *
-first_lease(List *obstacles)
-{
-	ListCell   *cell;
-
-	foreach(cell, obstacles)
-		if (((SlotBlocker *) lfirst(cell))->lease != NULL)
-			return ((SlotBlocker *) lfirst(cell))->lease;
-	return NULL;
-}
-
-static TransactionId
-first_transaction(List *obstacles)
-{
-	ListCell   *cell;
-
-	foreach(cell, obstacles)
-		if (TransactionIdIsValid(((SlotBlocker *) lfirst(cell))->transaction))
-			return ((SlotBlocker *) lfirst(cell))->transaction;
-	return InvalidTransactionId;
 }
 
 static void
 put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 {
 	const WaiterInfo *waiter = &listed->waiter->info;
-	const Lease *lease = first_lease(listed->obstacles);
-	TransactionId transaction = first_transaction(listed->obstacles);
+	const Lease *lease = NULL;
+	TransactionId transaction = InvalidTransactionId;
 	bool		several = waiter->nresources > 1;
 	Datum		values[11];
 	bool		isnull[11] = {false};
+	ListCell   *cell;
+
+	foreach(cell, listed->obstacles)
+	{
+		const SlotBlocker *blocker = lfirst(cell);
+
+		if (lease == NULL)
+			lease = blocker->lease;
+		if (!TransactionIdIsValid(transaction))
+			transaction = blocker->transaction;
+	}
 
 	values[0] = PointerGetDatum(cstring_to_text_with_len(waiter->names, several ? 0 : waiter->name_length[0]));
 	isnull[0] = several;
