@@ -30,8 +30,9 @@ typedef struct WaitQueue
 
 static WaitQueue *queue = NULL;
 
-/* Waiters whose latches must be set after the bucket's lock is released. */
-static int	woken[100];
+/* Waiters whose latches must be set after the bucket's lock is released; more of them get up at once. */
+#define MAX_WOKEN 100
+static int	woken[MAX_WOKEN];
 static int	nwoken = 0;
 
 static Size
@@ -160,7 +161,7 @@ void
 queue_wake(const Entry *entry)
 {
 	pg_atomic_fetch_add_u32(&queue_waiter(entry->waiter)->news, 1);
-	if (nwoken < lengthof(woken))
+	if (nwoken < MAX_WOKEN)
 		woken[nwoken++] = entry->waiter;
 	else
 		set_latch(entry->waiter);
