@@ -16,8 +16,8 @@
 #include "change/change.h"
 #include "change/durability.h"
 #include "monitor/events.h"
+#include "monitor/stats.h"
 #include "monitor/watches.h"
-#include "purge/purge.h"
 #include "rules/rules.h"
 #include "store/assertion_cache.h"
 #include "wait/wait.h"
@@ -110,7 +110,7 @@ try_change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, Lease
 	else if (follows[change].loss == LOSS_KEEPS)
 		durable_release();
 	if (change == CHANGE_GRANT)
-		purge_note_grant();
+		stats_note_grant();
 	note_change(new, change, former);
 	return true;
 }
