@@ -51,6 +51,7 @@ _PG_init(void)
 	stats_init();
 	events_init();
 	watches_init();
+	notices_init();
 	announce_init();
 	quota_init();
 
