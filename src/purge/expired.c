@@ -43,7 +43,7 @@ tell_expired(TimestampTz after, TimestampTz until)
 
 	if (!event_is_watched(EVENT_EXPIRED) || store_open_if_free(AccessShareLock, &store) != STORE_OPEN)
 		return;
-	scan = store_scan(store, has_expired, &span);
+	scan = store_scan(store, SCAN_COMMITTED, has_expired, &span);
 	while (store_next(scan, &lease, &tid))
 		tell_watchers(EVENT_EXPIRED, &lease);
 	store_end_scan(scan);

@@ -36,7 +36,6 @@
 #include "monitor/stats.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
-#include "store/assertion_cache.h"
 #include "store/store.h"
 
 /*
@@ -133,7 +132,7 @@ purge_row(LeaseStore *store, const text *resource, const ItemPointerData *tid, T
 		if (may_be_purged(&row, limit))
 		{
 			forget_assertions();	/* this transaction may have asserted it */
-			purged = store_try_delete(store, &row);
+			purged = store_try_write(store, &row, NULL);
 		}
 		heap_freetuple(row.tuple);
 	}
@@ -150,7 +149,7 @@ purge_leases(void)
 {
 	TimestampTz limit = purge_limit();
 	LeaseStore *store = store_open(RowExclusiveLock);
-	StoreScan  *scan = store_scan(store, ended_before, &limit);
+	StoreScan  *scan = store_scan(store, SCAN_COMMITTED, ended_before, &limit);
 	int64		purged = 0;
 	ItemPointerData tid;
 	Lease		lease;
@@ -178,13 +177,13 @@ static void
 purge_blocks(LeaseStore *store, BlockNumber first_block, PurgeBatch *batch)
 {
 	TimestampTz limit = purge_limit();
-	StoreScan  *scan = store_scan_blocks(store, first_block, BATCH_BLOCKS, is_any, NULL);
+	StoreScan  *scan = store_scan_blocks(store, first_block, first_block + (BATCH_BLOCKS - 1), SCAN_POSSIBLE, is_any, NULL);
 	BlockNumber block = InvalidBlockNumber;
 	int64		begun_at = 0;
 	ItemPointerData tid;
 	Lease		lease;
 
-	while (store_next_possible(scan, &lease, &tid))
+	while (store_next(scan, &lease, &tid))
 	{
 		BlockNumber row_block = ItemPointerGetBlockNumber(&tid);
 
