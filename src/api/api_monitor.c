@@ -22,7 +22,7 @@
 #include "base/compat.h"
 #include "base/printable.h"
 #include "monitor/stats.h"
-#include "store/era.h"
+#include "store/store.h"
 
 PG_FUNCTION_INFO_V1(lease_clock_difference);
 PG_FUNCTION_INFO_V1(lease_new_era);

@@ -23,7 +23,7 @@
 #include "base/names.h"
 #include "base/printable.h"
 #include "base/sessions.h"
-#include "change/quota.h"
+#include "change/change.h"
 #include "grant/grant.h"
 #include "rules/rules.h"
 

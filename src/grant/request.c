@@ -161,7 +161,6 @@ typedef struct AllGrant
 	text	  **resources;		/* sorted: all sessions use the same order */
 	int			nresources;
 	int64		wait;
-	bool		granted;
 } AllGrant;
 
 /* Let the ttl of an exclusive lease that this call was granted begin now. */
@@ -213,7 +212,6 @@ take_all(void *arg)
 		restart_lease(store, all->request);
 	}
 	store_close(store);
-	all->granted = true;
 	return true;
 }
 
@@ -245,8 +243,7 @@ one_is_taken(LeaseRequest *request, text **resources, int nresources)
 bool
 acquire_all(LeaseRequest *request, text **resources, int nresources, int64 wait)
 {
-	AllGrant	all = {request, resources, nresources, wait, false};
-	ErrorData  *error;
+	AllGrant	all = {request, resources, nresources, wait};
 
 	if (wait == 0 && one_is_taken(request, resources, nresources))
 	{
@@ -254,8 +251,5 @@ acquire_all(LeaseRequest *request, text **resources, int nresources, int64 wait)
 		return false;
 	}
 
-	error = run_subtransaction(take_all, &all);
-	if (error != NULL)
-		ReThrowError(error);
-	return all.granted;
+	return run_subtransaction(take_all, &all, NULL);
 }

@@ -46,7 +46,7 @@ tell_expired(TimestampTz after, TimestampTz until)
 		return true;
 	if (store_open_if_free(AccessShareLock, &store) != STORE_OPEN)
 		return false;
-	scan = store_scan(store, has_expired, &span);
+	scan = store_scan(store, SCAN_COMMITTED, has_expired, &span);
 	while (store_next(scan, &lease, &tid))
 		tell_watchers(EVENT_EXPIRED, &lease);
 	store_end_scan(scan);

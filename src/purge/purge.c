@@ -33,7 +33,6 @@
 #include "monitor/stats.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
-#include "store/assertion_cache.h"
 #include "store/store.h"
 
 /*
@@ -128,7 +127,7 @@ purge_row(LeaseStore *store, const text *resource, const ItemPointerData *tid, T
 		if (may_be_purged(&row, limit))
 		{
 			forget_assertions();	/* this transaction may have asserted it */
-			purged = store_try_delete(store, &row);
+			purged = store_try_write(store, &row, NULL);
 		}
 		heap_freetuple(row.tuple);
 	}
@@ -145,7 +144,7 @@ purge_leases(void)
 {
 	TimestampTz limit = purge_limit();
 	LeaseStore *store = store_open(RowExclusiveLock);
-	StoreScan  *scan = store_scan(store, ended_before, &limit);
+	StoreScan  *scan = store_scan(store, SCAN_COMMITTED, ended_before, &limit);
 	int64		purged = 0;
 	ItemPointerData tid;
 	Lease		lease;
@@ -176,7 +175,8 @@ static int64
 purge_blocks(LeaseStore *store, BlockNumber first_block, PurgeBatch *batch)
 {
 	TimestampTz limit = purge_limit();
-	StoreScan  *scan = store_scan_blocks(store, first_block, BATCH_BLOCKS, ended_before, &limit);
+	StoreScan  *scan = store_scan_blocks(store, first_block, first_block + (BATCH_BLOCKS - 1),
+										 SCAN_COMMITTED, ended_before, &limit);
 	BlockNumber block = InvalidBlockNumber;
 	int64		purged = 0;
 	int64		begun_at = 0;
@@ -214,10 +214,10 @@ purge_blocks(LeaseStore *store, BlockNumber first_block, PurgeBatch *batch)
 static bool
 is_empty(LeaseStore *store)
 {
-	StoreScan  *scan = store_scan(store, is_any, NULL);
+	StoreScan  *scan = store_scan(store, SCAN_POSSIBLE, is_any, NULL);
 	ItemPointerData tid;
 	Lease		lease;
-	bool		empty = !store_next_possible(scan, &lease, &tid);
+	bool		empty = !store_next(scan, &lease, &tid);
 
 	store_end_scan(scan);
 	return empty;
