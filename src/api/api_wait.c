@@ -62,18 +62,12 @@ lease_wait(PG_FUNCTION_ARGS)
 	Datum		values[3];
 	bool		isnull[3] = {false};
 
-	request.resource = name_arg(fcinfo, 0, "resource");
-	request.owner = name_arg(fcinfo, 2, "owner");
-	wait = wait_arg(fcinfo, 3, request.resource);
-	request_options(fcinfo, 1, 7, &request);
+	wait = request_args(fcinfo, 7, &request);
 	get_call_result_type(fcinfo, NULL, &desc);
 	BlessTupleDesc(desc);		/* now: the commit of a wait ends the snapshot */
 	outcome = wait_for_lease(fcinfo, &request, wait);
 
-	values[0] = BoolGetDatum(outcome.result == GRANTED);
-	values[1] = Int64GetDatum(outcome.token);
-	values[2] = TimestampTzGetDatum(readable_time(clock_wall_time(outcome.expires_at)));
-	isnull[1] = isnull[2] = outcome.result != GRANTED;
+	put_grant(&outcome, values, isnull);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, isnull)));
 }
 
@@ -112,26 +106,33 @@ list_waiter(List *listed, LeaseStore *store, const Waiter *waiter)
 	return lappend(listed, new);
 }
 
+/* What blocks a waiter: the first lease and the first transaction among its obstacles. */
+static SlotBlocker
+first_of_each(List *obstacles)
+{
+	SlotBlocker first = {0};
+	ListCell   *cell;
+
+	foreach(cell, obstacles)
+	{
+		const SlotBlocker *obstacle = lfirst(cell);
+
+		if (first.lease == NULL)
+			first.lease = obstacle->lease;
+		if (!TransactionIdIsValid(first.transaction))
+			first.transaction = obstacle->transaction;
+	}
+	return first;
+}
+
 static void
 put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 {
 	const WaiterInfo *waiter = &listed->waiter->info;
-	const Lease *lease = NULL;
-	TransactionId transaction = InvalidTransactionId;
+	SlotBlocker first = first_of_each(listed->obstacles);
 	bool		several = waiter->nresources > 1;
 	Datum		values[11];
 	bool		isnull[11] = {false};
-	ListCell   *cell;
-
-	foreach(cell, listed->obstacles)
-	{
-		const SlotBlocker *blocker = lfirst(cell);
-
-		if (lease == NULL)
-			lease = blocker->lease;
-		if (!TransactionIdIsValid(transaction))
-			transaction = blocker->transaction;
-	}
 
 	values[0] = PointerGetDatum(cstring_to_text_with_len(waiter->names, several ? 0 : waiter->name_length[0]));
 	isnull[0] = several;
@@ -143,10 +144,10 @@ put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 	values[5] = Int32GetDatum(listed->position);
 	isnull[5] = several;
 	values[6] = TimestampTzGetDatum(readable_time(clock_wall_time(waiter->deadline)));
-	values[7] = lease == NULL ? (Datum) 0 : PointerGetDatum(lease->owner);
-	isnull[7] = lease == NULL || !may_see_owner(lease->role);
-	values[8] = TransactionIdGetDatum(transaction);
-	isnull[8] = !TransactionIdIsValid(transaction);
+	values[7] = first.lease == NULL ? (Datum) 0 : PointerGetDatum(first.lease->owner);
+	isnull[7] = first.lease == NULL || !may_see_owner(first.lease->role);
+	values[8] = TransactionIdGetDatum(first.transaction);
+	isnull[8] = !TransactionIdIsValid(first.transaction);
 	values[9] = CStringGetTextDatum(mode_name(waiter->mode));
 	values[10] = Int32GetDatum(waiter->permits);
 	isnull[10] = waiter->mode != MODE_PERMIT;

@@ -22,11 +22,9 @@
 #include "base/privileges.h"
 #include "base/sessions.h"
 #include "change/change.h"
-#include "change/quota.h"
 #include "grant/grant.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
-#include "store/era.h"
 #include "wait/wait.h"
 
 /* Number of times that a grant may meet a row lock by hand between look and write. */
@@ -232,7 +230,7 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 static bool
 is_too_early(LeaseStore *store, GrantOutcome *outcome)
 {
-	TimestampTz grants_from = era_grants_from(store->token_sequence);
+	TimestampTz grants_from = era_grants_from(store);
 
 	if (grants_from == DT_NOBEGIN || grants_from <= clock_now())
 		return false;

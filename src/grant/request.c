@@ -159,7 +159,6 @@ typedef struct AllGrant
 	text	  **resources;		/* sorted: all sessions use the same order */
 	int			nresources;
 	int64		wait;
-	bool		granted;
 } AllGrant;
 
 /* Let the ttl of an exclusive lease that this call was granted begin now. */
@@ -208,7 +207,6 @@ take_all(void *arg)
 	for (int i = 0; i < nstale; i++)
 		restart_lease(store, all->request, all->resources[i]);
 	store_close(store);
-	all->granted = true;
 	return true;
 }
 
@@ -240,8 +238,7 @@ one_is_taken(const LeaseRequest *request, text **resources, int nresources)
 bool
 acquire_all(const LeaseRequest *request, text **resources, int nresources, int64 wait)
 {
-	AllGrant	all = {request, resources, nresources, wait, false};
-	ErrorData  *error;
+	AllGrant	all = {request, resources, nresources, wait};
 
 	if (wait == 0 && one_is_taken(request, resources, nresources))
 	{
@@ -249,8 +246,5 @@ acquire_all(const LeaseRequest *request, text **resources, int nresources, int64
 		return false;
 	}
 
-	error = run_subtransaction(take_all, &all);
-	if (error != NULL)
-		ReThrowError(error);
-	return all.granted;
+	return run_subtransaction(take_all, &all, NULL);
 }
