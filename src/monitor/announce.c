@@ -38,7 +38,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/shared_memory.h"
-#include "monitor/watches.h"
+#include "monitor/monitor.h"
 
 /* How long an announcer may take to start, and how long it stays without work, in microseconds. */
 #define LONGEST_START	(10 * USECS_PER_SEC)

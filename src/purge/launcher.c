@@ -35,7 +35,7 @@
 #include "base/background.h"
 #include "base/clock.h"
 #include "base/compat.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 #include "purge/purge.h"
 
 /* Seconds until a launcher that failed is started again. */

@@ -38,7 +38,7 @@
 #include "base/names.h"
 #include "base/printable.h"
 #include "base/privileges.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 #include "wait/turns.h"
 
 /* What has to happen before something else can go on. */

@@ -33,7 +33,7 @@
 #include "base/compat.h"
 #include "base/names.h"
 #include "base/race.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 #include "store/store.h"
 #include "wait/turns.h"
 #include "wait/wait.h"
