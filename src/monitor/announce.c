@@ -81,7 +81,7 @@ create_announcements(void *memory, int tranche)
 }
 
 static const SharedPart announcements_part = {
-	"lease_lock announcements 1", announcements_size, create_announcements, (void **) &announcements
+	"lease_lock announcements 2", announcements_size, create_announcements, (void **) &announcements
 };
 
 void

@@ -4,8 +4,7 @@
  *		The purge worker: removes leases that ended, in one database.
  *
  * The worker leaves after a short while, done or not, because a database with
- * a session in it cannot be dropped, copied or renamed. It logs its errors
- * itself. The launcher then waits longer and longer between its visits.
+ * a session in it cannot be dropped, copied or renamed.
  *
  * The worker connects as the bootstrap superuser. So it must not run anything
  * that a user defines. It runs no SQL; it reads and deletes rows through the
