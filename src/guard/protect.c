@@ -38,7 +38,7 @@
 #include "base/compat.h"
 #include "base/printable.h"
 #include "base/types.h"
-#include "guard/template.h"
+#include "guard/guard.h"
 
 PG_FUNCTION_INFO_V1(lease_protect);
 PG_FUNCTION_INFO_V1(lease_unprotect);
@@ -49,13 +49,10 @@ PG_FUNCTION_INFO_V1(lease_unprotect);
 
 #define OPERATIONS_HINT		"Name one or more of insert, update and delete, separated by commas."
 
-/* Operations on a protected table, as a set. */
-enum
-{
-	GUARD_INSERT = 1 << 0,
-	GUARD_UPDATE = 1 << 1,
-	GUARD_DELETE = 1 << 2
-};
+/* Operations on a protected table; a set of them has a bit for each. */
+static const char *const operation_names[] = {"insert", "update", "delete"};
+
+#define GUARD_DELETE	(1 << 2)
 
 static int
 parse_operations(const text *list)
@@ -67,16 +64,12 @@ parse_operations(const text *list)
 
 	foreach(cell, names)
 	{
-		const char *name = lfirst(cell);
+		int			i = 0;
 
-		if (strcmp(name, "insert") == 0)
-			operations |= GUARD_INSERT;
-		else if (strcmp(name, "update") == 0)
-			operations |= GUARD_UPDATE;
-		else if (strcmp(name, "delete") == 0)
-			operations |= GUARD_DELETE;
-		else
-			valid = false;
+		while (i < (int) lengthof(operation_names) && strcmp(lfirst(cell), operation_names[i]) != 0)
+			i++;
+		valid = valid && i < (int) lengthof(operation_names);
+		operations |= 1 << i;
 	}
 
 	if (!valid || operations == 0)
@@ -172,13 +165,11 @@ create_row_trigger(Oid table, const char *function, const char *arguments, int o
 
 	initStringInfo(&sql);
 	appendStringInfoString(&sql, "CREATE TRIGGER \"" ROW_TRIGGER "\" BEFORE ");
-	for (int operation = GUARD_INSERT; operation <= GUARD_DELETE; operation <<= 1)
+	for (int i = 0; i < (int) lengthof(operation_names); i++)
 	{
-		if ((operations & operation) == 0)
+		if ((operations & (1 << i)) == 0)
 			continue;
-		appendStringInfo(&sql, "%s%s", separator,
-						 operation == GUARD_INSERT ? "INSERT" :
-						 operation == GUARD_UPDATE ? "UPDATE" : "DELETE");
+		appendStringInfo(&sql, "%s%s", separator, operation_names[i]);
 		separator = " OR ";
 	}
 	appendStringInfo(&sql, " ON %s FOR EACH ROW EXECUTE FUNCTION %s(%s)",
@@ -269,9 +260,7 @@ require_value(FunctionCallInfo fcinfo, int argno, const char *what, const char *
 				 errhint("%s", hint)));
 }
 
-/*
- * lease_protect("table" regclass, resource_template text, operations text, exclusive boolean) returns void
- */
+/* lease_protect("table" regclass, resource_template text, operations text, exclusive boolean) returns void */
 Datum
 lease_protect(PG_FUNCTION_ARGS)
 {

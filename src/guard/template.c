@@ -28,8 +28,7 @@
 #include "base/compat.h"
 #include "base/printable.h"
 #include "base/types.h"
-#include "guard/template.h"
-#include "guard/visible.h"
+#include "guard/guard.h"
 
 /* Some text, and the column behind it. */
 typedef struct TemplatePart

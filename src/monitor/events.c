@@ -97,6 +97,16 @@ event_name(LeaseEvent event)
 	return events[event].name;
 }
 
+LeaseEvent
+event_by_name(const char *name)
+{
+	LeaseEvent	event = 0;
+
+	while (event < NUM_EVENTS && strcmp(name, events[event].name) != 0)
+		event++;
+	return event;
+}
+
 bool
 event_is_default(LeaseEvent event)
 {

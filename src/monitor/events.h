@@ -27,7 +27,10 @@ typedef enum LeaseEvent
 
 extern void events_init(void);	/* at load time */
 
+/* As notices name them. */
 extern const char *event_name(LeaseEvent event);
+extern LeaseEvent event_by_name(const char *name);	/* EVENT_NONE: unknown */
+
 extern bool event_is_default(LeaseEvent event); /* of a watch that names no events */
 
 /*

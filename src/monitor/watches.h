@@ -12,16 +12,9 @@
 #include "monitor/events.h"
 
 #define EVENT_BIT(event)	(1U << (event))
+#define ALL_EVENTS			(EVENT_BIT(NUM_EVENTS) - 1)
 
-/* watches.c: collecting and sending notices */
-extern void watches_init(void);
-extern List *find_notices(LeaseEvent event, const Lease *lease);
-extern bool event_is_watched(LeaseEvent event);
-
-/* Notify the watches of the resource when the transaction commits. */
-extern void tell_watchers(LeaseEvent event, const Lease *lease);
-
-/* watch_table.c: the table of watches */
+/* watches.c: the table of watches */
 typedef struct Watch
 {
 	char	   *prefix;
@@ -31,19 +24,26 @@ typedef struct Watch
 	Oid			creator;		/* invalid if that role was dropped */
 } Watch;
 
-extern Oid	watch_table(void);
-extern bool read_watches(Oid relid, Watch **watches, int *count);
-extern void add_watch(text *prefix, text *channel, uint32 events);
-extern bool remove_watch(text *prefix, text *channel);
+extern void watches_init(void);
+extern bool event_is_watched(LeaseEvent event);
+extern const Watch *next_watch(const Watch *before, LeaseEvent event, const text *resource);
+extern bool set_watch(text *prefix, text *channel, uint32 events);
 
-/* announce.c: sending notices at once, without a commit */
+/* notices.c: collecting and sending notices */
 typedef struct Notice
 {
 	char	   *channel;
 	char	   *payload;
-	int			nest_level;		/* of the transaction that it belongs to */
+	TransactionId xid;			/* of the (sub)transaction that it belongs to; invalid: it has none */
 } Notice;
 
+extern void notices_init(void);
+extern List *find_notices(LeaseEvent event, const Lease *lease);
+
+/* Notify the watches of the resource when the transaction commits. */
+extern void tell_watchers(LeaseEvent event, const Lease *lease);
+
+/* announce.c: sending notices at once, without a commit */
 extern void announce_init(void);	/* at load time */
 extern void announce_wanted(const LeaseRequest *request, text **resources, int nresources, bool commits);
 extern void announce_end(void);

@@ -32,7 +32,8 @@ has_expired(const Lease *lease, const void *arg)
 		(lease->session == SESSION_ENDED || (lease->expires_at > span->after && lease->expires_at <= span->until));
 }
 
-void
+/* Returns false if the lock table cannot be read now. */
+bool
 tell_expired(TimestampTz after, TimestampTz until)
 {
 	Span		span = {after, until};
@@ -41,11 +42,14 @@ tell_expired(TimestampTz after, TimestampTz until)
 	ItemPointerData tid;
 	Lease		lease;
 
-	if (!event_is_watched(EVENT_EXPIRED) || store_open_if_free(AccessShareLock, &store) != STORE_OPEN)
-		return;
-	scan = store_scan(store, has_expired, &span);
+	if (!event_is_watched(EVENT_EXPIRED))
+		return true;
+	if (store_open_if_free(AccessShareLock, &store) != STORE_OPEN)
+		return false;
+	scan = store_scan(store, SCAN_COMMITTED, has_expired, &span);
 	while (store_next(scan, &lease, &tid))
 		tell_watchers(EVENT_EXPIRED, &lease);
 	store_end_scan(scan);
 	store_close(store);
+	return true;
 }
