@@ -90,11 +90,13 @@ lease_acquire_any(PG_FUNCTION_ARGS)
 	Resources	resources = resources_arg(fcinfo, 0);
 	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
 	int64		wait = ttl_owner_wait_args(fcinfo, 1, &request, resources.given[0]);
+	GrantOutcome outcome;
 
 	require_writable("lease_acquire_any()");
-	if (acquire_any(&request, resources.given, resources.number, wait, WAIT_INSIDE_TRANSACTION).result != GRANTED)
+	outcome = acquire_any(&request, resources.given, resources.number, wait, WAIT_INSIDE_TRANSACTION);
+	if (outcome.result != GRANTED)
 		PG_RETURN_NULL();
-	PG_RETURN_TEXT_P(request.resource);
+	PG_RETURN_TEXT_P(outcome.resource);
 }
 
 /* Fill the columns that tell of a grant: granted, token, expires_at. */

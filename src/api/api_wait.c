@@ -74,14 +74,14 @@ lease_wait(PG_FUNCTION_ARGS)
 /* A waiter in a list that is in the order of turns. */
 typedef struct ListedWaiter
 {
-	const WaiterCopy *waiter;
+	const Waiter *waiter;
 	int			position;		/* among the waiters for the same resource alone */
 	List	   *obstacles;		/* of SlotBlocker */
 } ListedWaiter;
 
 /* Append a waiter to the list. Waiters for the same resource in the same mode have the same obstacles. */
 static List *
-list_waiter(List *listed, LeaseStore *store, const WaiterCopy *waiter)
+list_waiter(List *listed, LeaseStore *store, const Waiter *waiter)
 {
 	ListedWaiter *new = palloc0(sizeof(ListedWaiter));
 	const ListedWaiter *before = NULL;
@@ -95,14 +95,14 @@ list_waiter(List *listed, LeaseStore *store, const WaiterCopy *waiter)
 	{
 		const ListedWaiter *other = lfirst(cell);
 
-		if (other->waiter->info.nresources == 1 && other->waiter->line[0].hash == waiter->line[0].hash)
+		if (other->waiter->info.nresources == 1 && other->waiter->entry[0].hash == waiter->entry[0].hash)
 			before = other;
 	}
 	new->position = before != NULL ? before->position + 1 : 1;
 	if (before != NULL && before->waiter->info.mode == waiter->info.mode)
 		new->obstacles = before->obstacles;
 	else
-		new->obstacles = find_obstacles(store, &waiter->line[0], waiter->info.mode);
+		new->obstacles = find_obstacles(store, waiter, 0);
 	return lappend(listed, new);
 }
 

@@ -159,6 +159,7 @@ typedef struct GrantOutcome
 {
 	GrantResult result;
 	GrantReason reason;
+	text	   *resource;		/* GRANTED: that of the lease */
 	bool		waited;
 	bool		own_lease;		/* refused because of a lease of the same owner */
 	int64		token;			/* GRANTED */
