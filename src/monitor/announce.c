@@ -38,7 +38,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/shared_memory.h"
-#include "monitor/watches.h"
+#include "monitor/monitor.h"
 
 /* How long an announcer may take to start, and how long it stays without work, in microseconds. */
 #define LONGEST_START	(10 * USECS_PER_SEC)
@@ -81,7 +81,7 @@ create_announcements(void *memory, int tranche)
 }
 
 static const SharedPart announcements_part = {
-	"lease_lock announcements 1", announcements_size, create_announcements, (void **) &announcements
+	"lease_lock announcements 2", announcements_size, create_announcements, (void **) &announcements
 };
 
 void

@@ -30,7 +30,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/shared_memory.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
 #include "store/store.h"

@@ -65,9 +65,6 @@ extern PurgeBatch purge_batch(BlockNumber first_block);
 extern TransactionId purge_met(const LeaseRows *rows);
 extern bool wait_for_purge(TransactionId xid, PurgePatience *patience);
 
-/* expired.c: notices of leases that expired */
-extern bool tell_expired(TimestampTz after, TimestampTz until);
-
 /* launcher.c: the background worker that sends others */
 extern void launcher_init(void);
 

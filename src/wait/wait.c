@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/race.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 #include "store/store.h"
 #include "wait/queue.h"
 #include "wait/wait.h"
