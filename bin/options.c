@@ -214,6 +214,41 @@ set_mode(Options *options, const char *mode)
 	options->mode = mode;
 }
 
+/* An option that the server's own programs have as well. */
+static void
+apply_common_option(Options *options, int option, char *value)
+{
+	switch (option)
+	{
+		case 'd':
+			options->dbname = value;
+			break;
+		case 'h':
+			options->host = value;
+			break;
+		case 'p':
+			options->port = value;
+			break;
+		case 'U':
+			options->user = value;
+			break;
+		case 'w':
+			options->prompt = PROMPT_NEVER;
+			break;
+		case 'W':
+			options->prompt = PROMPT_ALWAYS;
+			break;
+		case OPTION_HELP:
+			print_help();
+			exit(EXIT_SUCCESS);
+		case 'V':
+			puts("lease_run (lease_lock) " LEASE_RUN_VERSION);
+			exit(EXIT_SUCCESS);
+		default:
+			wrong_usage();		/* getopt_long already emitted a complaint */
+	}
+}
+
 static void
 apply_option(Options *options, int option, char *value)
 {
@@ -259,32 +294,8 @@ apply_option(Options *options, int option, char *value)
 		case 'v':
 			pg_logging_set_level(PG_LOG_INFO);
 			break;
-		case 'd':
-			options->dbname = value;
-			break;
-		case 'h':
-			options->host = value;
-			break;
-		case 'p':
-			options->port = value;
-			break;
-		case 'U':
-			options->user = value;
-			break;
-		case 'w':
-			options->prompt = PROMPT_NEVER;
-			break;
-		case 'W':
-			options->prompt = PROMPT_ALWAYS;
-			break;
-		case OPTION_HELP:
-			print_help();
-			exit(EXIT_SUCCESS);
-		case 'V':
-			puts("lease_run (lease_lock) " LEASE_RUN_VERSION);
-			exit(EXIT_SUCCESS);
 		default:
-			wrong_usage();		/* getopt_long already emitted a complaint */
+			apply_common_option(options, option, value);
 	}
 }
 

@@ -15,16 +15,11 @@
 #include "base/clock.h"
 #include "base/race.h"
 #include "base/sessions.h"
-#include "change/durability.h"
-#include "change/quota.h"
+#include "change/change.h"
 #include "guard/guard.h"
 #include "lease/lease.h"
-#include "monitor/events.h"
-#include "monitor/stats.h"
-#include "monitor/watches.h"
+#include "monitor/monitor.h"
 #include "purge/purge.h"
-#include "store/assertion_cache.h"
-#include "store/era.h"
 #include "store/store.h"
 #include "wait/wait.h"
 
@@ -40,10 +35,8 @@ _PG_init(void)
 	sessions_init();
 	store_init();
 	tokens_init();
-	era_init();
 	durability_init();
 	wait_init();
-	assertion_cache_init();
 	guard_init();
 	drop_init();
 	purge_init();
@@ -51,6 +44,7 @@ _PG_init(void)
 	stats_init();
 	events_init();
 	watches_init();
+	notices_init();
 	announce_init();
 	quota_init();
 

@@ -21,6 +21,7 @@ typedef struct Resources
 } Resources;
 
 /* arguments.c */
+extern int	errcode_argument(bool is_null);
 extern void require_writable(const char *function);
 extern text *name_arg(FunctionCallInfo fcinfo, int argno, const char *what);
 extern int64 ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource);
@@ -28,6 +29,13 @@ extern int64 wait_arg(FunctionCallInfo fcinfo, int argno, text *resource);
 extern int64 token_arg(FunctionCallInfo fcinfo, int argno, text *resource);
 extern int	permits_arg(FunctionCallInfo fcinfo, int argno, text *resource);
 extern Resources resources_arg(FunctionCallInfo fcinfo, int argno);
-extern void request_options(FunctionCallInfo fcinfo, int ttl_argno, int argno, LeaseRequest *request);
+extern Datum payload_arg(FunctionCallInfo fcinfo, int argno);
+extern int64 request_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request);
+
+/* api_grant.c */
+extern void put_grant(const GrantOutcome *outcome, Datum *values, bool *isnull);
+
+/* api_monitor.c */
+extern Datum usecs_to_interval(int64 usecs);
 
 #endif							/* LEASE_LOCK_API_H */

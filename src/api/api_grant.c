@@ -25,100 +25,88 @@ PG_FUNCTION_INFO_V1(lease_acquire_all);
 PG_FUNCTION_INFO_V1(lease_acquire_any);
 PG_FUNCTION_INFO_V1(lease_request);
 
-/* Request a lease. Returns only whether it was granted. */
-static Datum
-acquire(LeaseRequest *request, int64 wait)
+/* Get ttl, owner and, if the function has one more argument, wait, from argument number argno on. Returns the time to wait. */
+static int64
+ttl_owner_wait_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request, text *resource)
 {
-	PG_RETURN_BOOL(acquire_any(request, &request->resource, 1, wait, WAIT_INSIDE_TRANSACTION).result == GRANTED);
+	request->ttl = ttl_arg(fcinfo, argno, resource);
+	request->owner = name_arg(fcinfo, argno + 1, "owner");
+	return PG_NARGS() > argno + 2 ? wait_arg(fcinfo, argno + 2, resource) : 0;
 }
 
-/*
- * lease_acquire(resource text, ttl interval, owner text [, wait interval]) returns boolean
- */
+/* Acquire the lease on the resource that the first argument names. */
+static Datum
+acquire(FunctionCallInfo fcinfo, LeaseMode mode, const char *function)
+{
+	LeaseRequest request = {.mode = mode, .permits = mode == MODE_EXCLUSIVE ? 0 : MAX_SLOT};
+	int			argno = 1;
+	int64		wait;
+
+	request.resource = name_arg(fcinfo, 0, "resource");
+	if (mode == MODE_PERMIT)
+		request.permits = permits_arg(fcinfo, argno++, request.resource);
+	wait = ttl_owner_wait_args(fcinfo, argno, &request, request.resource);
+	require_writable(function);
+	PG_RETURN_BOOL(acquire_any(&request, &request.resource, 1, wait, WAIT_INSIDE_TRANSACTION).result == GRANTED);
+}
+
+/* lease_acquire(resource text, ttl interval, owner text [, wait interval]) returns boolean */
 Datum
 lease_acquire(PG_FUNCTION_ARGS)
 {
-	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
-
-	request.resource = name_arg(fcinfo, 0, "resource");
-	request.ttl = ttl_arg(fcinfo, 1, request.resource);
-	request.owner = name_arg(fcinfo, 2, "owner");
-	require_writable("lease_acquire()");
-	return acquire(&request, PG_NARGS() > 3 ? wait_arg(fcinfo, 3, request.resource) : 0);
+	return acquire(fcinfo, MODE_EXCLUSIVE, "lease_acquire()");
 }
 
-/*
- * lease_acquire_shared(resource text, ttl interval, owner text [, wait interval]) returns boolean
- */
+/* lease_acquire_shared(resource text, ttl interval, owner text [, wait interval]) returns boolean */
 Datum
 lease_acquire_shared(PG_FUNCTION_ARGS)
 {
-	LeaseRequest request = {.mode = MODE_SHARED, .permits = MAX_SLOT};
-
-	request.resource = name_arg(fcinfo, 0, "resource");
-	request.ttl = ttl_arg(fcinfo, 1, request.resource);
-	request.owner = name_arg(fcinfo, 2, "owner");
-	require_writable("lease_acquire_shared()");
-	return acquire(&request, PG_NARGS() > 3 ? wait_arg(fcinfo, 3, request.resource) : 0);
+	return acquire(fcinfo, MODE_SHARED, "lease_acquire_shared()");
 }
 
-/*
- * lease_acquire_permit(resource text, permits integer, ttl interval, owner text [, wait interval]) returns boolean
- */
+/* lease_acquire_permit(resource text, permits integer, ttl interval, owner text [, wait interval]) returns boolean */
 Datum
 lease_acquire_permit(PG_FUNCTION_ARGS)
 {
-	LeaseRequest request = {.mode = MODE_PERMIT};
-
-	request.resource = name_arg(fcinfo, 0, "resource");
-	request.permits = permits_arg(fcinfo, 1, request.resource);
-	request.ttl = ttl_arg(fcinfo, 2, request.resource);
-	request.owner = name_arg(fcinfo, 3, "owner");
-	require_writable("lease_acquire_permit()");
-	return acquire(&request, PG_NARGS() > 4 ? wait_arg(fcinfo, 4, request.resource) : 0);
+	return acquire(fcinfo, MODE_PERMIT, "lease_acquire_permit()");
 }
 
-/*
- * lease_acquire_all(resources text[], ttl interval, owner text [, wait interval]) returns boolean
- */
+/* lease_acquire_all(resources text[], ttl interval, owner text [, wait interval]) returns boolean */
 Datum
 lease_acquire_all(PG_FUNCTION_ARGS)
 {
 	Resources	resources = resources_arg(fcinfo, 0);
 	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
-	int64		wait = PG_NARGS() > 3 ? wait_arg(fcinfo, 3, resources.given[0]) : 0;
+	int64		wait = ttl_owner_wait_args(fcinfo, 1, &request, resources.given[0]);
 
-	request.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
-	request.owner = name_arg(fcinfo, 2, "owner");
 	require_writable("lease_acquire_all()");
 	PG_RETURN_BOOL(acquire_all(&request, resources.sorted, resources.number, wait));
 }
 
-/*
- * lease_acquire_any(resources text[], ttl interval, owner text [, wait interval]) returns text
- */
+/* lease_acquire_any(resources text[], ttl interval, owner text [, wait interval]) returns text */
 Datum
 lease_acquire_any(PG_FUNCTION_ARGS)
 {
 	Resources	resources = resources_arg(fcinfo, 0);
 	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
-	int64		wait = PG_NARGS() > 3 ? wait_arg(fcinfo, 3, resources.given[0]) : 0;
+	int64		wait = ttl_owner_wait_args(fcinfo, 1, &request, resources.given[0]);
+	GrantOutcome outcome;
 
-	request.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
-	request.owner = name_arg(fcinfo, 2, "owner");
 	require_writable("lease_acquire_any()");
-	if (acquire_any(&request, resources.given, resources.number, wait, WAIT_INSIDE_TRANSACTION).result != GRANTED)
+	outcome = acquire_any(&request, resources.given, resources.number, wait, WAIT_INSIDE_TRANSACTION);
+	if (outcome.result != GRANTED)
 		PG_RETURN_NULL();
-	PG_RETURN_TEXT_P(request.resource);
+	PG_RETURN_TEXT_P(outcome.resource);
 }
 
-static Datum
-usecs_to_interval(int64 usecs)
+/* Fill the columns that tell of a grant: granted, token, expires_at. */
+void
+put_grant(const GrantOutcome *outcome, Datum *values, bool *isnull)
 {
-	Interval   *interval = palloc0(sizeof(Interval));
-
-	interval->time = Max(usecs, 0);
-	return IntervalPGetDatum(interval);
+	values[0] = BoolGetDatum(outcome->result == GRANTED);
+	values[1] = Int64GetDatum(outcome->token);
+	values[2] = TimestampTzGetDatum(readable_time(clock_wall_time(outcome->expires_at)));
+	isnull[1] = isnull[2] = outcome->result != GRANTED;
 }
 
 /*
@@ -136,30 +124,16 @@ time_waited(const GrantOutcome *outcome, int64 begun)
 	return outcome->result == GRANTED ? elapsed - (clock_now() - outcome->granted_at) : elapsed;
 }
 
-static const char *
-reason_name(GrantReason reason)
-{
-	switch (reason)
-	{
-		case REASON_NONE:
-			return NULL;
-		case REASON_HELD:
-			return "held";
-		case REASON_OPEN:
-			return "open";
-		case REASON_QUEUE:
-			return "queue";
-		case REASON_OWN:
-			return "own";
-		case REASON_FAILOVER:
-			return "failover";
-		case REASON_RENEWED:
-			return "renewed";
-		case REASON_COUNTED:
-			return "counted";
-	}
-	return NULL;
-}
+static const char *const reason_names[] = {
+	[REASON_NONE] = NULL,
+	[REASON_HELD] = "held",
+	[REASON_OPEN] = "open",
+	[REASON_QUEUE] = "queue",
+	[REASON_OWN] = "own",
+	[REASON_FAILOVER] = "failover",
+	[REASON_RENEWED] = "renewed",
+	[REASON_COUNTED] = "counted"
+};
 
 /*
  * lease_request(resource text, ttl interval, owner text, wait interval, mode text, permits integer,
@@ -173,33 +147,25 @@ lease_request(PG_FUNCTION_ARGS)
 	GrantOutcome outcome;
 	int64		begun = clock_monotonic();
 	int64		wait;
-	const char *reason;
 	TupleDesc	desc;
 	Datum		values[7];
 	bool		isnull[7] = {false};
 
-	request.resource = name_arg(fcinfo, 0, "resource");
-	request.owner = name_arg(fcinfo, 2, "owner");
-	wait = wait_arg(fcinfo, 3, request.resource);
-	request_options(fcinfo, 1, 4, &request);
+	wait = request_args(fcinfo, 4, &request);
 	get_call_result_type(fcinfo, NULL, &desc);
 
 	require_writable("lease_request()");
 	outcome = acquire_any(&request, &request.resource, 1, wait, WAIT_INSIDE_TRANSACTION);
 
-	values[0] = BoolGetDatum(outcome.result == GRANTED);
-	values[1] = Int64GetDatum(outcome.token);
-	values[2] = TimestampTzGetDatum(readable_time(clock_wall_time(outcome.expires_at)));
-	isnull[1] = isnull[2] = outcome.result != GRANTED;
-	values[3] = usecs_to_interval(time_waited(&outcome, begun));
+	put_grant(&outcome, values, isnull);
+	values[3] = usecs_to_interval(Max(time_waited(&outcome, begun), 0));
 	values[4] = PointerGetDatum(outcome.blocked_by);
 	isnull[4] = outcome.blocked_by == NULL || !may_see_owner(outcome.blocked_role);
 	isnull[5] = outcome.result != REFUSED_HELD || outcome.held_until == DT_NOEND;
 	if (!isnull[5])
-		values[5] = usecs_to_interval(outcome.held_until - clock_now());
-	reason = reason_name(outcome.reason);
-	isnull[6] = reason == NULL;
+		values[5] = usecs_to_interval(Max(outcome.held_until - clock_now(), 0));
+	isnull[6] = outcome.reason == REASON_NONE;
 	if (!isnull[6])
-		values[6] = CStringGetTextDatum(reason);
+		values[6] = CStringGetTextDatum(reason_names[outcome.reason]);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
 }

@@ -30,9 +30,7 @@ PG_FUNCTION_INFO_V1(lease_break);
 PG_FUNCTION_INFO_V1(lease_purge);
 PG_FUNCTION_INFO_V1(lease_session_ended);
 
-/*
- * lease_release(resource text, owner text [, token bigint]) returns boolean
- */
+/* lease_release(resource text, owner text [, token bigint]) returns boolean */
 Datum
 lease_release(PG_FUNCTION_ARGS)
 {
@@ -49,9 +47,7 @@ lease_release(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(release_lease(resource, &claim));
 }
 
-/*
- * lease_release_all(owner text) returns bigint
- */
+/* lease_release_all(owner text) returns bigint */
 Datum
 lease_release_all(PG_FUNCTION_ARGS)
 {
@@ -61,9 +57,7 @@ lease_release_all(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(release_all_leases(owner));
 }
 
-/*
- * lease_renew(resource text, ttl interval, owner text [, token bigint]) returns boolean
- */
+/* lease_renew(resource text, ttl interval, owner text [, token bigint]) returns boolean */
 Datum
 lease_renew(PG_FUNCTION_ARGS)
 {
@@ -81,9 +75,7 @@ lease_renew(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(renew_lease(resource, ttl, &claim));
 }
 
-/*
- * lease_renew_several(resources text[], ttl interval, owner text) returns boolean
- */
+/* lease_renew_several(resources text[], ttl interval, owner text) returns boolean */
 Datum
 lease_renew_several(PG_FUNCTION_ARGS)
 {
@@ -95,9 +87,7 @@ lease_renew_several(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(renew_leases(resources.sorted, resources.number, ttl, owner));
 }
 
-/*
- * lease_renew_all(ttl interval, owner text) returns bigint
- */
+/* lease_renew_all(ttl interval, owner text) returns bigint */
 Datum
 lease_renew_all(PG_FUNCTION_ARGS)
 {
@@ -108,9 +98,7 @@ lease_renew_all(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(renew_all_leases(ttl, owner));
 }
 
-/*
- * lease_assert(resource text, owner text) returns bigint
- */
+/* lease_assert(resource text, owner text) returns bigint */
 Datum
 lease_assert(PG_FUNCTION_ARGS)
 {
@@ -121,9 +109,7 @@ lease_assert(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(assert_lease(resource, &claim, &(Asserter) {.role = GetUserId()}));
 }
 
-/*
- * lease_assert_token(resource text, token bigint) returns bigint
- */
+/* lease_assert_token(resource text, token bigint) returns bigint */
 Datum
 lease_assert_token(PG_FUNCTION_ARGS)
 {
@@ -153,9 +139,7 @@ lease_token(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(token);
 }
 
-/*
- * lease_transfer(resource text, owner text, new_owner text) returns bigint
- */
+/* lease_transfer(resource text, owner text, new_owner text) returns bigint */
 Datum
 lease_transfer(PG_FUNCTION_ARGS)
 {
@@ -170,9 +154,7 @@ lease_transfer(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(token);
 }
 
-/*
- * lease_downgrade(resource text, owner text) returns bigint
- */
+/* lease_downgrade(resource text, owner text) returns bigint */
 Datum
 lease_downgrade(PG_FUNCTION_ARGS)
 {
@@ -186,9 +168,7 @@ lease_downgrade(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(token);
 }
 
-/*
- * lease_set_payload(resource text, owner text, payload jsonb) returns boolean
- */
+/* lease_set_payload(resource text, owner text, payload jsonb) returns boolean */
 Datum
 lease_set_payload(PG_FUNCTION_ARGS)
 {
@@ -215,9 +195,7 @@ lease_break(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(break_leases(resource));
 }
 
-/*
- * lease_purge() returns bigint
- */
+/* lease_purge() returns bigint */
 Datum
 lease_purge(PG_FUNCTION_ARGS)
 {
@@ -225,9 +203,7 @@ lease_purge(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(purge_leases());
 }
 
-/*
- * lease_session_ended(session_number bigint) returns boolean
- */
+/* lease_session_ended(session_number bigint) returns boolean */
 Datum
 lease_session_ended(PG_FUNCTION_ARGS)
 {

@@ -17,11 +17,12 @@
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
+#include "api/api.h"
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/printable.h"
-#include "monitor/stats.h"
-#include "store/era.h"
+#include "monitor/monitor.h"
+#include "store/store.h"
 
 PG_FUNCTION_INFO_V1(lease_clock_difference);
 PG_FUNCTION_INFO_V1(lease_new_era);
@@ -29,7 +30,7 @@ PG_FUNCTION_INFO_V1(lease_stats);
 PG_FUNCTION_INFO_V1(lease_stats_reset);
 PG_FUNCTION_INFO_V1(lease_printable);
 
-static Datum
+Datum
 usecs_to_interval(int64 usecs)
 {
 	Interval   *interval = palloc0(sizeof(Interval));
@@ -56,25 +57,25 @@ handoff_counts(const StatsTotals *totals)
 	Datum		counts[HANDOFF_BOUNDS + 1];
 
 	for (int i = 0; i <= HANDOFF_BOUNDS; i++)
-		counts[i] = Int64GetDatum(totals->handoffs[i]);
+		counts[i] = Int64GetDatum(totals->counters[STATS_HANDOFF_BUCKETS + i]);
 	return PointerGetDatum(construct_array(counts, HANDOFF_BOUNDS + 1, INT8OID,
 										   sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }
 
-/* The scope of the counters, as the view shows it. */
-static const char *
-scope_name(StatsScope scope)
+static Datum
+counter_value(StatsCounter counter, uint64 value)
 {
-	switch (scope)
+	switch (counter)
 	{
-		case STATS_DATABASE:
-			return "database";
-		case STATS_OVERFLOW:
-			return "overflow";
-		case STATS_NONE:
-			break;
+		case STATS_WAIT_TIME:
+		case STATS_LONGEST_WAIT:
+		case STATS_HANDOFF_TIME:
+			return usecs_to_interval(value);
+		case STATS_SINCE:
+			return TimestampTzGetDatum(clock_wall_time(value));
+		default:
+			return Int64GetDatum(value);
 	}
-	return "none";
 }
 
 /*
@@ -85,54 +86,31 @@ scope_name(StatsScope scope)
 Datum
 lease_stats(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		SCOPE, GRANTED, REFUSED, TAKEOVERS, RENEWALS, RELEASES, BREAKS, WAITS, WAIT_TIMEOUTS, DEADLOCKS,
-		WAIT_TIME, LONGEST_WAIT, HANDOFFS, HANDOFF_TIME, BOUNDS, COUNTS, PURGED, SINCE, NCOLUMNS
-	};
-	static const struct
-	{
-		int			column;
-		StatsCounter counter;
-	}			counts[] = {
-		{GRANTED, STATS_GRANTED},
-		{REFUSED, STATS_REFUSED},
-		{TAKEOVERS, STATS_TAKEOVERS},
-		{RENEWALS, STATS_RENEWALS},
-		{RELEASES, STATS_RELEASES},
-		{BREAKS, STATS_BREAKS},
-		{WAITS, STATS_WAITS},
-		{WAIT_TIMEOUTS, STATS_WAIT_TIMEOUTS},
-		{DEADLOCKS, STATS_DEADLOCKS},
-		{HANDOFFS, STATS_HANDOFFS},
-		{PURGED, STATS_PURGED}
-	};
 	StatsTotals totals = stats_read();
-	Datum		values[NCOLUMNS] = {0};
-	bool		isnull[NCOLUMNS];
+	Datum		values[1 + STATS_HANDOFF_BUCKETS + 2];
+	bool		isnull[lengthof(values)];
+	int			column = 0;
 	TupleDesc	desc;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE || desc->natts != NCOLUMNS)
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE || desc->natts != lengthof(values))
 		elog(ERROR, "lease_stats() is not declared as this library expects");
 
-	memset(isnull, totals.scope == STATS_NONE, sizeof(isnull));
-	values[SCOPE] = CStringGetTextDatum(scope_name(totals.scope));
-	isnull[SCOPE] = false;
-	for (size_t i = 0; i < lengthof(counts); i++)
-		values[counts[i].column] = Int64GetDatum(totals.counters[counts[i].counter]);
-	values[WAIT_TIME] = usecs_to_interval(totals.counters[STATS_WAIT_TIME]);
-	values[LONGEST_WAIT] = usecs_to_interval(totals.longest_wait);
-	values[HANDOFF_TIME] = usecs_to_interval(totals.counters[STATS_HANDOFF_TIME]);
-	values[BOUNDS] = handoff_bounds();
-	values[COUNTS] = handoff_counts(&totals);
-	values[SINCE] = TimestampTzGetDatum(clock_wall_time(totals.since));
-
+	memset(isnull, strcmp(totals.scope, "none") == 0, sizeof(isnull));
+	isnull[0] = false;
+	values[column++] = CStringGetTextDatum(totals.scope);
+	for (StatsCounter counter = 0; counter < STATS_HANDOFF_BUCKETS; counter++)
+	{
+		if (counter == STATS_PURGED)
+		{
+			values[column++] = handoff_bounds();
+			values[column++] = handoff_counts(&totals);
+		}
+		values[column++] = counter_value(counter, totals.counters[counter]);
+	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
 }
 
-/*
- * lease_stats_reset()
- */
+/* lease_stats_reset() */
 Datum
 lease_stats_reset(PG_FUNCTION_ARGS)
 {
@@ -140,9 +118,7 @@ lease_stats_reset(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/*
- * lease_printable(name text) returns text
- */
+/* lease_printable(name text) returns text */
 Datum
 lease_printable(PG_FUNCTION_ARGS)
 {
@@ -154,9 +130,7 @@ lease_printable(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(cstring_to_text_with_len(shown.data, shown.len));
 }
 
-/*
- * lease_clock_difference() returns interval
- */
+/* lease_clock_difference() returns interval */
 Datum
 lease_clock_difference(PG_FUNCTION_ARGS)
 {

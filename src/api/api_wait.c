@@ -62,32 +62,26 @@ lease_wait(PG_FUNCTION_ARGS)
 	Datum		values[3];
 	bool		isnull[3] = {false};
 
-	request.resource = name_arg(fcinfo, 0, "resource");
-	request.owner = name_arg(fcinfo, 2, "owner");
-	wait = wait_arg(fcinfo, 3, request.resource);
-	request_options(fcinfo, 1, 7, &request);
+	wait = request_args(fcinfo, 7, &request);
 	get_call_result_type(fcinfo, NULL, &desc);
 	BlessTupleDesc(desc);		/* now: the commit of a wait ends the snapshot */
 	outcome = wait_for_lease(fcinfo, &request, wait);
 
-	values[0] = BoolGetDatum(outcome.result == GRANTED);
-	values[1] = Int64GetDatum(outcome.token);
-	values[2] = TimestampTzGetDatum(readable_time(clock_wall_time(outcome.expires_at)));
-	isnull[1] = isnull[2] = outcome.result != GRANTED;
+	put_grant(&outcome, values, isnull);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, isnull)));
 }
 
 /* A waiter in a list that is in the order of turns. */
 typedef struct ListedWaiter
 {
-	const WaiterCopy *waiter;
+	const Waiter *waiter;
 	int			position;		/* among the waiters for the same resource alone */
 	List	   *obstacles;		/* of SlotBlocker */
 } ListedWaiter;
 
 /* Append a waiter to the list. Waiters for the same resource in the same mode have the same obstacles. */
 static List *
-list_waiter(List *listed, LeaseStore *store, const WaiterCopy *waiter)
+list_waiter(List *listed, LeaseStore *store, const Waiter *waiter)
 {
 	ListedWaiter *new = palloc0(sizeof(ListedWaiter));
 	const ListedWaiter *before = NULL;
@@ -101,45 +95,41 @@ list_waiter(List *listed, LeaseStore *store, const WaiterCopy *waiter)
 	{
 		const ListedWaiter *other = lfirst(cell);
 
-		if (other->waiter->info.nresources == 1 && other->waiter->line[0].hash == waiter->line[0].hash)
+		if (other->waiter->info.nresources == 1 && other->waiter->entry[0].hash == waiter->entry[0].hash)
 			before = other;
 	}
 	new->position = before != NULL ? before->position + 1 : 1;
 	if (before != NULL && before->waiter->info.mode == waiter->info.mode)
 		new->obstacles = before->obstacles;
 	else
-		new->obstacles = find_obstacles(store, &waiter->line[0], waiter->info.mode);
+		new->obstacles = find_obstacles(store, waiter, 0);
 	return lappend(listed, new);
 }
 
-static const Lease *
-first_lease(List *obstacles)
+/* What blocks a waiter: the first lease and the first transaction among its obstacles. */
+static SlotBlocker
+first_of_each(List *obstacles)
 {
+	SlotBlocker first = {0};
 	ListCell   *cell;
 
 	foreach(cell, obstacles)
-		if (((SlotBlocker *) lfirst(cell))->lease != NULL)
-			return ((SlotBlocker *) lfirst(cell))->lease;
-	return NULL;
-}
+	{
+		const SlotBlocker *obstacle = lfirst(cell);
 
-static TransactionId
-first_transaction(List *obstacles)
-{
-	ListCell   *cell;
-
-	foreach(cell, obstacles)
-		if (TransactionIdIsValid(((SlotBlocker *) lfirst(cell))->transaction))
-			return ((SlotBlocker *) lfirst(cell))->transaction;
-	return InvalidTransactionId;
+		if (first.lease == NULL)
+			first.lease = obstacle->lease;
+		if (!TransactionIdIsValid(first.transaction))
+			first.transaction = obstacle->transaction;
+	}
+	return first;
 }
 
 static void
 put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 {
 	const WaiterInfo *waiter = &listed->waiter->info;
-	const Lease *lease = first_lease(listed->obstacles);
-	TransactionId transaction = first_transaction(listed->obstacles);
+	SlotBlocker first = first_of_each(listed->obstacles);
 	bool		several = waiter->nresources > 1;
 	Datum		values[11];
 	bool		isnull[11] = {false};
@@ -154,10 +144,10 @@ put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 	values[5] = Int32GetDatum(listed->position);
 	isnull[5] = several;
 	values[6] = TimestampTzGetDatum(readable_time(clock_wall_time(waiter->deadline)));
-	values[7] = lease == NULL ? (Datum) 0 : PointerGetDatum(lease->owner);
-	isnull[7] = lease == NULL || !may_see_owner(lease->role);
-	values[8] = TransactionIdGetDatum(transaction);
-	isnull[8] = !TransactionIdIsValid(transaction);
+	values[7] = first.lease == NULL ? (Datum) 0 : PointerGetDatum(first.lease->owner);
+	isnull[7] = first.lease == NULL || !may_see_owner(first.lease->role);
+	values[8] = TransactionIdGetDatum(first.transaction);
+	isnull[8] = !TransactionIdIsValid(first.transaction);
 	values[9] = CStringGetTextDatum(mode_name(waiter->mode));
 	values[10] = Int32GetDatum(waiter->permits);
 	isnull[10] = waiter->mode != MODE_PERMIT;

@@ -14,7 +14,7 @@
 #include "api/api.h"
 #include "base/compat.h"
 #include "base/printable.h"
-#include "monitor/watches.h"
+#include "monitor/monitor.h"
 
 PG_FUNCTION_INFO_V1(lease_watch);
 PG_FUNCTION_INFO_V1(lease_unwatch);
@@ -27,7 +27,7 @@ prefix_arg(FunctionCallInfo fcinfo, int argno)
 
 	if (prefix == NULL || VARSIZE_ANY_EXHDR(prefix) > MAX_NAME_LENGTH)
 		ereport(ERROR,
-				(errcode(prefix == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
+				(errcode_argument(prefix == NULL),
 				 prefix == NULL ? errmsg("prefix to watch must not be null") :
 				 errmsg("prefix to watch must not be longer than %d bytes", MAX_NAME_LENGTH),
 				 errhint("Give the beginning of the names of resources, or '' for all of them.")));
@@ -42,23 +42,11 @@ channel_arg(FunctionCallInfo fcinfo, int argno)
 
 	if (channel == NULL || VARSIZE_ANY_EXHDR(channel) == 0 || VARSIZE_ANY_EXHDR(channel) >= NAMEDATALEN)
 		ereport(ERROR,
-				(errcode(channel == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
+				(errcode_argument(channel == NULL),
 				 channel == NULL ? errmsg("channel of a watch must not be null") :
 				 errmsg("channel of a watch is empty or too long: \"%s\"", printable(channel)),
 				 errhint("Give the name of a channel, as in LISTEN: 1 to %d bytes.", NAMEDATALEN - 1)));
 	return channel;
-}
-
-static uint32
-event_by_name(const char *name)
-{
-	for (int event = 0; event < NUM_EVENTS; event++)
-		if (strcmp(name, event_name(event)) == 0)
-			return EVENT_BIT(event);
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("event to watch is unknown: \"%s\"", printable_string(name)),
-			 errhint("The events are granted, taken_over, renewed, released, transferred, downgraded, broken, expired and wanted.")));
 }
 
 /* Get the events to watch from argument number argno. */
@@ -72,13 +60,23 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 
 	if (PG_ARGISNULL(argno))
 	{
-		for (int event = 0; event < NUM_EVENTS; event++)
+		for (LeaseEvent event = 0; event < NUM_EVENTS; event++)
 			events |= event_is_default(event) ? EVENT_BIT(event) : 0;
 		return events;
 	}
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), TEXTOID, -1, false, TYPALIGN_INT, &names, &isnull, &count);
 	for (int i = 0; i < count; i++)
-		events |= event_by_name(isnull[i] ? "NULL" : TextDatumGetCString(names[i]));
+	{
+		const char *name = isnull[i] ? "NULL" : TextDatumGetCString(names[i]);
+		LeaseEvent	event = event_by_name(name);
+
+		if (event == EVENT_NONE)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("event to watch is unknown: \"%s\"", printable_string(name)),
+					 errhint("The events are granted, taken_over, renewed, released, transferred, downgraded, broken, expired and wanted.")));
+		events |= EVENT_BIT(event);
+	}
 	if (events == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -87,9 +85,7 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 	return events;
 }
 
-/*
- * lease_watch(prefix text, channel text, events text[]) returns void
- */
+/* lease_watch(prefix text, channel text, events text[]) returns void */
 Datum
 lease_watch(PG_FUNCTION_ARGS)
 {
@@ -98,13 +94,11 @@ lease_watch(PG_FUNCTION_ARGS)
 	uint32		events = events_arg(fcinfo, 2);
 
 	require_writable("lease_watch()");
-	add_watch(prefix, channel, events);
+	set_watch(prefix, channel, events);
 	PG_RETURN_VOID();
 }
 
-/*
- * lease_unwatch(prefix text, channel text) returns boolean
- */
+/* lease_unwatch(prefix text, channel text) returns boolean */
 Datum
 lease_unwatch(PG_FUNCTION_ARGS)
 {
@@ -112,5 +106,5 @@ lease_unwatch(PG_FUNCTION_ARGS)
 	text	   *channel = channel_arg(fcinfo, 1);
 
 	require_writable("lease_unwatch()");
-	PG_RETURN_BOOL(remove_watch(prefix, channel));
+	PG_RETURN_BOOL(set_watch(prefix, channel, 0));
 }

@@ -23,12 +23,15 @@
 #include "base/names.h"
 #include "base/printable.h"
 #include "base/sessions.h"
-#include "change/quota.h"
+#include "change/change.h"
 #include "grant/grant.h"
 #include "rules/rules.h"
 
 /* Maximum number of names in an array. */
 #define MAX_RESOURCES	10000
+
+/* The maximum of all intervals, for hints. */
+#define YEARS			CppAsString2(MAX_TTL_YEARS) " years"
 
 /* Fail in a read-only transaction, in a parallel worker and during recovery. */
 void
@@ -39,25 +42,32 @@ require_writable(const char *function)
 	PreventCommandDuringRecovery(function);
 }
 
+/* In ereport(): the code for an argument that is NULL, or else is not valid. */
+int
+errcode_argument(bool is_null)
+{
+	return errcode(is_null ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE);
+}
+
 pg_noreturn static void
-refuse_null(const char *what)
+refuse_null(const char *what, const text *resource, const char *hint)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-			 errmsg("%s of a lease must not be null", what),
-			 errhint("Give a name of 1 to %d bytes.", MAX_NAME_LENGTH)));
+			 errmsg("%s %s must not be null", what, which_lease(resource)),
+			 errhint("%s", hint)));
 }
 
-/* Check the name of a resource or an owner. */
+/* Check the name of a resource or an owner; NULL is none. */
 static text *
 check_name(text *name, const char *what)
 {
-	int			length = VARSIZE_ANY_EXHDR(name);
+	int			length = name != NULL ? VARSIZE_ANY_EXHDR(name) : 0;
 
 	if (length == 0)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s of a lease must not be empty", what),
+				(errcode_argument(name == NULL),
+				 errmsg("%s of a lease must not be %s", what, name == NULL ? "null" : "empty"),
 				 errhint("Give a name of 1 to %d bytes.", MAX_NAME_LENGTH)));
 	if (length > MAX_NAME_LENGTH)
 		ereport(ERROR,
@@ -72,55 +82,48 @@ check_name(text *name, const char *what)
 text *
 name_arg(FunctionCallInfo fcinfo, int argno, const char *what)
 {
-	if (PG_ARGISNULL(argno))
-		refuse_null(what);
-	return check_name(PG_GETARG_TEXT_PP(argno), what);
+	return check_name(PG_ARGISNULL(argno) ? NULL : PG_GETARG_TEXT_PP(argno), what);
+}
+
+/* Get an interval, in microseconds, from argument number argno, which is not NULL. */
+static int64
+interval_arg(FunctionCallInfo fcinfo, int argno, const char *what, const text *resource,
+			 int64 min, int64 max, const char *hint)
+{
+	int64		usecs;
+
+	if (!interval_to_usecs(PG_GETARG_INTERVAL_P(argno), &usecs) || usecs < min || usecs > max)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s %s is out of range: %s", what, which_lease(resource),
+						DatumGetCString(DirectFunctionCall1(interval_out, PG_GETARG_DATUM(argno)))),
+				 errhint("%s", hint)));
+	return usecs;
 }
 
 /* Get the time to live, in microseconds, from argument number argno. */
 int64
 ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 {
-	Interval   *ttl;
-	int64		usecs;
+	int64		ttl;
 
 	if (PG_ARGISNULL(argno))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("ttl of %s must not be null", which_lease(resource)),
-				 errhint("For a lease that lasts until it is released, give a long ttl. "
-						 "For one that ends with the session, call lease_request() with session => true.")));
-
-	ttl = PG_GETARG_INTERVAL_P(argno);
-	if (!interval_to_usecs(ttl, &usecs) || usecs <= 0 || usecs > MAX_TTL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("ttl of %s is out of range: %s", which_lease(resource),
-						DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(ttl)))),
-				 errhint("Give an interval of more than zero and at most %d years.", MAX_TTL_YEARS)));
-	require_ttl_allowed(resource, "ttl", usecs);
-	return usecs;
+		refuse_null("ttl of", resource,
+					"For a lease that lasts until it is released, give a long ttl. "
+					"For one that ends with the session, call lease_request() with session => true.");
+	ttl = interval_arg(fcinfo, argno, "ttl of", resource, 1, MAX_TTL,
+					   "Give an interval of more than zero and at most " YEARS ".");
+	require_ttl_allowed(resource, "ttl", ttl);
+	return ttl;
 }
 
 /* Get the time to wait, in microseconds; negative: without limit. */
 int64
 wait_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 {
-	Interval   *wait;
-	int64		usecs;
-
-	if (PG_ARGISNULL(argno))
-		return -1;
-
-	wait = PG_GETARG_INTERVAL_P(argno);
-	if (!interval_to_usecs(wait, &usecs) || usecs < 0 || usecs > MAX_TTL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("wait for the lease on \"%s\" is out of range: %s", printable(resource),
-						DatumGetCString(DirectFunctionCall1(interval_out, IntervalPGetDatum(wait)))),
-				 errhint("Give an interval of zero to %d years, or NULL to wait without limit.",
-						 MAX_TTL_YEARS)));
-	return usecs;
+	return PG_ARGISNULL(argno) ? -1 :
+		interval_arg(fcinfo, argno, "wait for", resource, 0, MAX_TTL,
+					 "Give an interval of zero to " YEARS ", or NULL to wait without limit.");
 }
 
 /* Get the fencing token of a lease from argument number argno. */
@@ -128,10 +131,7 @@ int64
 token_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 {
 	if (PG_ARGISNULL(argno))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("token of the lease on \"%s\" must not be null", printable(resource)),
-				 errhint("lease_token() returns null if that owner does not hold the lease.")));
+		refuse_null("token of", resource, "lease_token() returns null if that owner does not hold the lease.");
 	return PG_GETARG_INT64(argno);
 }
 
@@ -141,14 +141,21 @@ permits_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 {
 	int			permits = PG_ARGISNULL(argno) ? 0 : PG_GETARG_INT32(argno);
 
-	if (PG_ARGISNULL(argno) || permits < 1 || permits > MAX_SLOT)
+	if (permits < 1 || permits > MAX_SLOT)
 		ereport(ERROR,
-				(errcode(PG_ARGISNULL(argno) ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
+				(errcode_argument(PG_ARGISNULL(argno)),
 				 PG_ARGISNULL(argno) ?
 				 errmsg("number of permits for \"%s\" must not be null", printable(resource)) :
 				 errmsg("number of permits for \"%s\" is out of range: %d", printable(resource), permits),
 				 errhint("Give the number of owners that may have a permit at a time: 1 to %d.", MAX_SLOT)));
 	return permits;
+}
+
+/* Get a payload from argument number argno; 0: none. */
+Datum
+payload_arg(FunctionCallInfo fcinfo, int argno)
+{
+	return PG_ARGISNULL(argno) ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(argno)));
 }
 
 /* For qsort: in the order of their bytes. */
@@ -184,11 +191,7 @@ resources_arg(FunctionCallInfo fcinfo, int argno)
 	resources.given = palloc(resources.number * sizeof(text *));
 	resources.sorted = palloc(resources.number * sizeof(text *));
 	for (int i = 0; i < resources.number; i++)
-	{
-		if (isnull[i])
-			refuse_null("resource");
-		resources.given[i] = resources.sorted[i] = check_name(DatumGetTextPP(elements[i]), "resource");
-	}
+		resources.given[i] = resources.sorted[i] = check_name(isnull[i] ? NULL : DatumGetTextPP(elements[i]), "resource");
 
 	qsort(resources.sorted, resources.number, sizeof(text *), compare_names);
 	for (int i = 1; i < resources.number; i++)
@@ -212,22 +215,34 @@ typedef enum RequestOption
 	OPTION_SESSION
 } RequestOption;
 
-/* Get a mode from argument number argno. */
+/* Get the number of a word in a list, which NULL ends, from argument number argno. */
+static int
+word_arg(FunctionCallInfo fcinfo, int argno, const char *const *words, const char *what,
+		 const text *resource, const char *hint)
+{
+	char	   *word;
+	int			number = 0;
+
+	if (PG_ARGISNULL(argno))
+		refuse_null(what, resource, hint);
+	word = text_to_cstring(PG_GETARG_TEXT_PP(argno));
+	while (words[number] != NULL && strcmp(words[number], word) != 0)
+		number++;
+	if (words[number] == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s %s is unknown: \"%s\"", what, which_lease(resource), printable_string(word)),
+				 errhint("%s", hint)));
+	return number;
+}
+
 static LeaseMode
-mode_arg(FunctionCallInfo fcinfo, int argno, text *resource)
+mode_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 {
 	static const LeaseMode modes[] = {MODE_EXCLUSIVE, MODE_SHARED, MODE_PERMIT};
-	char	   *mode = PG_ARGISNULL(argno) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(argno));
+	const char *names[] = {mode_name(modes[0]), mode_name(modes[1]), mode_name(modes[2]), NULL};
 
-	for (size_t i = 0; mode != NULL && i < lengthof(modes); i++)
-		if (strcmp(mode, mode_name(modes[i])) == 0)
-			return modes[i];
-	ereport(ERROR,
-			(errcode(mode == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
-			 mode == NULL ?
-			 errmsg("mode of the lease on \"%s\" must not be null", printable(resource)) :
-			 errmsg("mode of the lease on \"%s\" is unknown: \"%s\"", printable(resource), printable_string(mode)),
-			 errhint("The modes are exclusive, shared and permit.")));
+	return modes[word_arg(fcinfo, argno, names, "mode of", resource, "The modes are exclusive, shared and permit.")];
 }
 
 /* Get the mode and the number of permits. */
@@ -251,41 +266,23 @@ mode_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 
 /* Get an interval that may be left out, in microseconds, from argument number argno. */
 static int64
-span_arg(FunctionCallInfo fcinfo, int argno, const char *what, int64 max, text *resource)
+span_arg(FunctionCallInfo fcinfo, int argno, const char *what, int64 max, const text *resource)
 {
-	int64		usecs;
-
-	if (PG_ARGISNULL(argno))
-		return NOT_GIVEN;
-	if (!interval_to_usecs(PG_GETARG_INTERVAL_P(argno), &usecs) || usecs < 0 || usecs > max)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s of the lease on \"%s\" is out of range: %s", what, printable(resource),
-						DatumGetCString(DirectFunctionCall1(interval_out, PG_GETARG_DATUM(argno)))),
-				 max < MAX_TTL ?
-				 errhint("Give an interval between zero and the ttl of the lease.") :
-				 errhint("Give an interval of zero to %d years.", MAX_TTL_YEARS)));
-	return usecs;
+	return PG_ARGISNULL(argno) ? NOT_GIVEN :
+		interval_arg(fcinfo, argno, what, resource, 0, max,
+					 max < MAX_TTL ? "Give an interval between zero and the ttl of the lease." :
+					 "Give an interval of zero to " YEARS ".");
 }
 
 /* Get what to do if the owner already has the lease, from argument number argno. */
 static IfOwn
-if_own_arg(FunctionCallInfo fcinfo, int argno, text *resource)
+if_own_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 {
-	char	   *if_own = PG_ARGISNULL(argno) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(argno));
+	static const char *const names[] = {
+		[IF_OWN_REFUSE] = "refuse", [IF_OWN_RENEW] = "renew", [IF_OWN_COUNT] = "count", NULL
+	};
 
-	if (if_own != NULL && strcmp(if_own, "refuse") == 0)
-		return IF_OWN_REFUSE;
-	if (if_own != NULL && strcmp(if_own, "renew") == 0)
-		return IF_OWN_RENEW;
-	if (if_own != NULL && strcmp(if_own, "count") == 0)
-		return IF_OWN_COUNT;
-	ereport(ERROR,
-			(errcode(if_own == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
-			 if_own == NULL ?
-			 errmsg("if_own for the lease on \"%s\" must not be null", printable(resource)) :
-			 errmsg("if_own for the lease on \"%s\" is unknown: \"%s\"", printable(resource), printable_string(if_own)),
-			 errhint("Give refuse, renew or count.")));
+	return word_arg(fcinfo, argno, names, "if_own for", resource, "Give refuse, renew or count.");
 }
 
 /*
@@ -296,10 +293,7 @@ static void
 session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseRequest *request)
 {
 	if (PG_ARGISNULL(session_argno))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("session for the lease on \"%s\" must not be null", printable(request->resource)),
-				 errhint("Give true or false.")));
+		refuse_null("session for", request->resource, "Give true or false.");
 	request->session = PG_GETARG_BOOL(session_argno);
 	if (request->session)
 		require_session_numbers();
@@ -313,20 +307,25 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 }
 
 /*
- * Get the ttl from argument ttl_argno, and the options of a request from the
- * arguments from argno on.
+ * Get a request: resource, ttl, owner and wait from the first arguments, and
+ * the options from the arguments from argno on. Returns the time to wait.
  */
-void
-request_options(FunctionCallInfo fcinfo, int ttl_argno, int argno, LeaseRequest *request)
+int64
+request_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 {
-	session_args(fcinfo, ttl_argno, argno + OPTION_SESSION, request);
+	text	   *resource = request->resource = name_arg(fcinfo, 0, "resource");
+	int64		wait;
+
+	request->owner = name_arg(fcinfo, 2, "owner");
+	wait = wait_arg(fcinfo, 3, resource);
+	session_args(fcinfo, 1, argno + OPTION_SESSION, request);
 	mode_args(fcinfo, argno, request);
-	request->if_own = if_own_arg(fcinfo, argno + OPTION_IF_OWN, request->resource);
-	request->min_hold = span_arg(fcinfo, argno + OPTION_MIN_HOLD, "min_hold", Min(request->ttl, MAX_TTL), request->resource);
-	request->lock_delay = span_arg(fcinfo, argno + OPTION_LOCK_DELAY, "lock_delay", MAX_TTL, request->resource);
-	require_ttl_allowed(request->resource, "lock_delay", request->lock_delay);
+	request->if_own = if_own_arg(fcinfo, argno + OPTION_IF_OWN, resource);
+	request->min_hold = span_arg(fcinfo, argno + OPTION_MIN_HOLD, "min_hold of", Min(request->ttl, MAX_TTL), resource);
+	request->lock_delay = span_arg(fcinfo, argno + OPTION_LOCK_DELAY, "lock_delay of", MAX_TTL, resource);
+	require_ttl_allowed(resource, "lock_delay", request->lock_delay);
 	if (request->session && request->lock_delay > 0)
-		refuse_delay_after_session(request->resource);
-	request->payload = PG_ARGISNULL(argno + OPTION_PAYLOAD) ? (Datum) 0 :
-		PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(argno + OPTION_PAYLOAD)));
+		refuse_delay_after_session(resource);
+	request->payload = payload_arg(fcinfo, argno + OPTION_PAYLOAD);
+	return wait;
 }

@@ -12,7 +12,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lock.h"
+#include "storage/lmgr.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 
@@ -32,15 +32,6 @@ describe_worker(BackgroundWorker *worker, const char *type, const char *function
 	strlcpy(worker->bgw_function_name, function, BGW_MAXLEN);
 }
 
-static LOCKTAG
-database_tag(Oid database)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
-	return tag;
-}
-
 /*
  * Lock the database, unless another session is about to drop, copy or rename
  * it. Such a session holds a lock on the database that keeps new sessions out,
@@ -50,17 +41,16 @@ database_tag(Oid database)
 bool
 lock_database(Oid database)
 {
-	LOCKTAG		tag = database_tag(database);
+	LOCKTAG		tag;
 
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
 	return LockAcquire(&tag, RowExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 void
 unlock_database(Oid database)
 {
-	LOCKTAG		tag = database_tag(database);
-
-	LockRelease(&tag, RowExclusiveLock, true);
+	UnlockSharedObjectForSession(DatabaseRelationId, database, 0, RowExclusiveLock);
 }
 
 bool

@@ -205,26 +205,13 @@ form_line(char *line, const char *boot_id, int64 offset)
 	snprintf(line + length, MAX_LINE - length, " %08X\n", crc);
 }
 
-/* Parse a line that form_line() built; false if it is not such a line. */
-static bool
-parse_line(const char *line, char *boot_id, int64 *offset)
-{
-	char		good_line[MAX_LINE];
-
-	if (strlen(line) <= BOOT_ID_LENGTH)
-		return false;
-	strlcpy(boot_id, line, BOOT_ID_LENGTH + 1);
-	*offset = strtoi64(line + BOOT_ID_LENGTH, NULL, 10);
-	form_line(good_line, boot_id, *offset);
-	return strcmp(line, good_line) == 0;
-}
-
 /* Load the offset from the file; false unless the file is valid for this boot. */
 static bool
 load_offset(const char *boot_id)
 {
 	FILE	   *file = AllocateFile(CLOCK_FILE, "r");
 	char		line[MAX_LINE];
+	char		good_line[MAX_LINE];
 	char		saved_id[BOOT_ID_LENGTH + 1];
 
 	if (file == NULL)
@@ -238,7 +225,10 @@ load_offset(const char *boot_id)
 	line[fread(line, 1, sizeof(line) - 1, file)] = '\0';
 	FreeFile(file);
 
-	if (!parse_line(line, saved_id, &clock_offset))
+	strlcpy(saved_id, line, sizeof(saved_id));
+	clock_offset = strtoi64(line + strlen(saved_id), NULL, 10);
+	form_line(good_line, saved_id, clock_offset);
+	if (strcmp(line, good_line) != 0)
 		ereport(LOG,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("file \"%s\" is damaged", CLOCK_FILE),

@@ -49,20 +49,10 @@ is_printable(const unsigned char *character, int length)
 static void
 append_escaped_byte(StringInfo text, unsigned char byte)
 {
-	switch (byte)
-	{
-		case '\n':
-			appendStringInfoString(text, "\\n");
-			break;
-		case '\r':
-			appendStringInfoString(text, "\\r");
-			break;
-		case '\t':
-			appendStringInfoString(text, "\\t");
-			break;
-		default:
-			appendStringInfo(text, "\\x%02X", byte);
-	}
+	if (byte == '\n' || byte == '\r' || byte == '\t')
+		appendStringInfo(text, "\\%c", byte == '\n' ? 'n' : byte == '\r' ? 'r' : 't');
+	else
+		appendStringInfo(text, "\\x%02X", byte);
 }
 
 /*

@@ -157,8 +157,7 @@ attach_or_do_without(void)
 	if (clock_monotonic() < pause_until || !IsTransactionState())
 		return;
 
-	error = run_subtransaction(attach_segments, NULL);
-	if (error == NULL)
+	if (run_subtransaction(attach_segments, NULL, &error))
 		return;
 	pause_until = clock_monotonic() + ATTACH_PAUSE;
 	ereport(LOG,

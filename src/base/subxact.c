@@ -18,16 +18,17 @@
 
 /*
  * Do the work in a subtransaction. Its effects stay if it returns true, and
- * are rolled back if it returns false or fails. Returns its error, or NULL.
+ * are rolled back if it returns false or fails. Returns whether they stay. An
+ * error of the work is stored in *error or, if that is NULL, raised again.
  * The work must not leave anything behind that belongs to the subtransaction,
  * such as a buffer pin in the slot of an open table.
  */
-ErrorData *
-run_subtransaction(SubtransactionWork work, void *arg)
+bool
+run_subtransaction(SubtransactionWork work, void *arg, ErrorData **error)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
-	ErrorData  *volatile error = NULL;
+	ErrorData  *volatile caught = NULL;
 	volatile bool keep = false;
 
 	BeginInternalSubTransaction(NULL);
@@ -39,7 +40,7 @@ run_subtransaction(SubtransactionWork work, void *arg)
 	PG_CATCH();
 	{
 		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
+		caught = CopyErrorData();
 		FlushErrorState();
 	}
 	PG_END_TRY();
@@ -50,5 +51,10 @@ run_subtransaction(SubtransactionWork work, void *arg)
 		RollbackAndReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
-	return error;
+
+	if (error != NULL)
+		*error = caught;
+	else if (caught != NULL)
+		ReThrowError(caught);
+	return keep;
 }

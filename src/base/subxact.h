@@ -13,6 +13,6 @@
 /* Work that may have to be undone; true keeps it. */
 typedef bool (*SubtransactionWork) (void *arg);
 
-extern ErrorData *run_subtransaction(SubtransactionWork work, void *arg);
+extern bool run_subtransaction(SubtransactionWork work, void *arg, ErrorData **error);
 
 #endif							/* LEASE_LOCK_SUBXACT_H */

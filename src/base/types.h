@@ -51,7 +51,7 @@ typedef enum LeaseSession
 typedef struct Lease
 {
 	text	   *resource;
-	int16		slot;
+	int32		slot;
 	text	   *owner;			/* NULL: released, the row is a tombstone */
 	int64		token;
 	TimestampTz granted_at;
@@ -87,17 +87,12 @@ typedef struct LeaseRow
 	bool		locked_here;	/* the current transaction holds a row lock on it */
 } LeaseRow;
 
-/*
- * All rows of a resource, the highest slot first. It stays valid until its
- * memory context is reset. It must not be copied, since row may point to
- * first.
- */
+/* All rows of a resource, the highest slot first. They stay valid until their memory context is reset. */
 typedef struct LeaseRows
 {
 	int			count;
 	int			space;
 	LeaseRow   *row;
-	LeaseRow	first[2];		/* enough for most looks */
 	bool		same_moment;	/* there was a moment at which all of them were as shown */
 } LeaseRows;
 
@@ -164,6 +159,7 @@ typedef struct GrantOutcome
 {
 	GrantResult result;
 	GrantReason reason;
+	text	   *resource;		/* GRANTED: that of the lease */
 	bool		waited;
 	bool		own_lease;		/* refused because of a lease of the same owner */
 	int64		token;			/* GRANTED */

@@ -14,12 +14,8 @@
 
 #include "base/compat.h"
 #include "change/change.h"
-#include "change/durability.h"
-#include "monitor/events.h"
-#include "monitor/watches.h"
-#include "purge/purge.h"
+#include "monitor/monitor.h"
 #include "rules/rules.h"
-#include "store/assertion_cache.h"
 #include "wait/wait.h"
 
 /* What a change means to a crash. */
@@ -77,15 +73,6 @@ note_change(const Lease *new, LeaseChange change, const Lease *former)
 	tell_watchers(event, lease);
 }
 
-static bool
-write_row(LeaseStore *store, const LeaseRow *old, const Lease *new)
-{
-	if (old != NULL)
-		return new != NULL ? store_try_update(store, old, new) : store_try_delete(store, old);
-	store_insert(store, new);
-	return true;
-}
-
 /*
  * Write a lease, and do all that must follow. old is the row that it is
  * written to; NULL if the lease slot has none. new is NULL to delete the row.
@@ -102,7 +89,7 @@ try_change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, Lease
 	forget_assertions();
 	if (follows[change].concerns_waiters)
 		wait_note_change(new->resource, room_from(new, change));
-	if (!write_row(store, old, new))
+	if (!store_try_write(store, old, new))
 		return false;
 
 	if (follows[change].loss == LOSS_SPLITS)
@@ -110,7 +97,7 @@ try_change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, Lease
 	else if (follows[change].loss == LOSS_KEEPS)
 		durable_release();
 	if (change == CHANGE_GRANT)
-		purge_note_grant();
+		stats_note_grant();
 	note_change(new, change, former);
 	return true;
 }

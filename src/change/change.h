@@ -10,7 +10,7 @@
 
 #include "store/store.h"
 
-/* What is done to a lease. */
+/* change.c: what is done to a lease */
 typedef enum LeaseChange
 {
 	CHANGE_GRANT,
@@ -33,5 +33,17 @@ extern bool try_change_lease(LeaseStore *store, const LeaseRow *old, const Lease
 /* The same for a caller that cannot look again: that is an error. */
 extern void change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new,
 						 LeaseChange change, const Lease *former);
+
+/* durability.c: what a commit waits for when its transaction changed leases */
+extern void durability_init(void);
+extern void durable_action_begins(void);	/* before the action looks for its lease */
+extern void durable_write(void);	/* a grant, renewal or transfer was written */
+extern void durable_release(void);	/* a release was written, completely */
+
+/* quota.c: limits of a session */
+extern void quota_init(void);
+extern char *which_lease(const text *resource);
+extern void require_ttl_allowed(const text *resource, const char *what, int64 ttl);
+extern void require_lease_allowed(const text *resource, const text *owner, Oid role);
 
 #endif							/* LEASE_LOCK_CHANGE_H */

@@ -39,33 +39,26 @@
 #include "access/xlog.h"
 #include "utils/guc.h"
 
-#include "change/durability.h"
-
-typedef enum Durability
-{
-	DURABLE_OFF,
-	DURABLE_LOCAL,
-	DURABLE_ON
-} Durability;
+#include "change/change.h"
 
 static const struct config_enum_entry durabilities[] = {
-	{"on", DURABLE_ON, false},
-	{"local", DURABLE_LOCAL, false},
-	{"off", DURABLE_OFF, false},
-	{"true", DURABLE_ON, true},
-	{"false", DURABLE_OFF, true},
-	{"yes", DURABLE_ON, true},
-	{"no", DURABLE_OFF, true},
-	{"1", DURABLE_ON, true},
-	{"0", DURABLE_OFF, true},
+	{"on", SYNCHRONOUS_COMMIT_ON, false},
+	{"local", SYNCHRONOUS_COMMIT_LOCAL_FLUSH, false},
+	{"off", SYNCHRONOUS_COMMIT_OFF, false},
+	{"true", SYNCHRONOUS_COMMIT_ON, true},
+	{"false", SYNCHRONOUS_COMMIT_OFF, true},
+	{"yes", SYNCHRONOUS_COMMIT_ON, true},
+	{"no", SYNCHRONOUS_COMMIT_OFF, true},
+	{"1", SYNCHRONOUS_COMMIT_ON, true},
+	{"0", SYNCHRONOUS_COMMIT_OFF, true},
 	{NULL, 0, false}
 };
 
-static int	durable = DURABLE_ON;
+static int	durable = SYNCHRONOUS_COMMIT_ON;
 static bool flush_releases = false;
 
 /* What the current transaction did. */
-static Durability wanted = DURABLE_OFF; /* highest that a write asked for */
+static int	wanted = SYNCHRONOUS_COMMIT_OFF; /* highest level that a write asked for */
 static XLogRecPtr release_end = InvalidXLogRecPtr;	/* of the last release */
 static bool only_releases = false;	/* nothing but releases up to that point */
 
@@ -76,25 +69,12 @@ released_only(void)
 	return only_releases && release_end != InvalidXLogRecPtr && release_end == XactLastRecEnd;
 }
 
-/* The value of synchronous_commit for a level. */
-static const char *
-level_name(SyncCommitLevel level)
-{
-	switch (level)
-	{
-		case SYNCHRONOUS_COMMIT_OFF:
-			return "off";
-		case SYNCHRONOUS_COMMIT_LOCAL_FLUSH:
-			return "local";
-		default:
-			return "on";
-	}
-}
-
 static void
-commit_with(SyncCommitLevel level)
+commit_with(int level)
 {
-	(void) set_config_option("synchronous_commit", level_name(level), PGC_USERSET, PGC_S_SESSION,
+	const char *name = level == SYNCHRONOUS_COMMIT_OFF ? "off" : level == SYNCHRONOUS_COMMIT_ON ? "on" : "local";
+
+	(void) set_config_option("synchronous_commit", name, PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
 }
 
@@ -102,11 +82,8 @@ commit_with(SyncCommitLevel level)
 static void
 raise_level(void)
 {
-	SyncCommitLevel level = wanted == DURABLE_ON ? SYNCHRONOUS_COMMIT_ON :
-		wanted == DURABLE_LOCAL ? SYNCHRONOUS_COMMIT_LOCAL_FLUSH : SYNCHRONOUS_COMMIT_OFF;
-
-	if (synchronous_commit < (int) level)
-		commit_with(level);
+	if (synchronous_commit < wanted)
+		commit_with(wanted);
 }
 
 static void
@@ -131,7 +108,7 @@ before_end(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
-			wanted = DURABLE_OFF;
+			wanted = SYNCHRONOUS_COMMIT_OFF;
 			release_end = InvalidXLogRecPtr;
 			only_releases = false;
 			break;
@@ -148,7 +125,7 @@ durability_init(void)
 							 "Sets what grants and renewals survive, whatever synchronous_commit says.",
 							 "\"on\": a crash, and a failover to a synchronous standby. \"local\": a crash. \"off\": what synchronous_commit says.",
 							 &durable,
-							 DURABLE_ON,
+							 SYNCHRONOUS_COMMIT_ON,
 							 durabilities,
 							 PGC_USERSET,
 							 0,
@@ -169,12 +146,12 @@ durability_init(void)
 void
 durable_write(void)
 {
-	wanted = Max(wanted, (Durability) durable);
+	wanted = Max(wanted, durable);
 	only_releases = false;
 }
 
 void
-durable_release_begins(void)
+durable_action_begins(void)
 {
 	only_releases = !TransactionIdIsValid(GetTopTransactionIdIfAny()) || released_only();
 }

@@ -33,9 +33,8 @@
 #include "base/names.h"
 #include "base/printable.h"
 #include "base/superuser_settings.h"
-#include "change/quota.h"
+#include "change/change.h"
 #include "rules/rules.h"
-#include "store/store.h"
 
 /* Longest possible ttl, in milliseconds. */
 #define MAX_MAX_TTL		(MAX_TTL / 1000.0)
@@ -139,14 +138,14 @@ count_leases(const text *owner, Oid role, int64 limit)
 {
 	Counted		counted = {owner, role, clock_now()};
 	LeaseStore *store = store_open(AccessShareLock);
-	StoreScan  *scan = store_scan(store, is_counted, &counted);
+	StoreScan  *scan = store_scan(store, SCAN_POSSIBLE, is_counted, &counted);
 	Lease		lease;
 	ItemPointerData tid;
 	HASHCTL		control = {.keysize = sizeof(uint64),.entrysize = sizeof(uint64),.hcxt = CurrentMemoryContext};
 	HTAB	   *resources = hash_create("leases of an owner", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	int64		count = 0;
 
-	while (count <= limit && store_next_possible(scan, &lease, &tid))
+	while (count <= limit && store_next(scan, &lease, &tid))
 	{
 		uint64		hash = hash_text(lease.resource, 0);
 		bool		known;

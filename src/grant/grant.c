@@ -22,11 +22,9 @@
 #include "base/privileges.h"
 #include "base/sessions.h"
 #include "change/change.h"
-#include "change/quota.h"
 #include "grant/grant.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
-#include "store/era.h"
 #include "wait/wait.h"
 
 /* Number of times that a grant may meet a row lock by hand between look and write. */
@@ -34,19 +32,6 @@
 
 /* With more rows of a resource, a takeover deletes those that it ends. */
 #define MANY_ROWS	100
-
-/* The wait has ended while another session held the resource lock. */
-static GrantOutcome
-refused_too_late(void)
-{
-	return (GrantOutcome) {.result = REFUSED_HELD, .reason = REASON_OPEN, .open = true, .held_until = DT_NOEND};
-}
-
-static GrantOutcome
-refused_queue(void)
-{
-	return (GrantOutcome) {.result = REFUSED_QUEUE, .reason = REASON_QUEUE, .held_until = DT_NOEND};
-}
 
 /* The reason of a refusal, for the caller. */
 static GrantReason
@@ -118,36 +103,35 @@ new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot, int64 last
 }
 
 /*
- * Write what the decision to grant names: the lease, and tombstones of what it
- * takes over. If there are many of these, their rows are deleted instead. That
- * is quicker, and later looks do not have to read them. Returns false, with
- * nothing written, if another session locked the row by hand since the look.
+ * Write tombstones of what a grant to the target takes over. If there are many
+ * of these, their rows are deleted instead. That is quicker, and later looks do
+ * not have to read them.
  */
-static bool
-write_grant(LeaseStore *store, const LeaseRequest *request, const LeaseRows *rows,
-			const Decision *decision, TimestampTz now, GrantOutcome *outcome)
+static void
+end_taken_over(LeaseStore *store, const LeaseRequest *request, const LeaseRows *rows,
+			   const LeaseRow *target, TimestampTz now)
 {
-	Lease		lease = new_lease(store, request, decision->slot, last_token(rows), now);
-
-	if (!try_change_lease(store, decision->target, &lease, CHANGE_GRANT,
-						  decision->former ? &decision->former->lease : NULL))
-		return false;
 	for (int i = 0; i < rows->count; i++)
 	{
 		Lease		ended = rows->row[i].lease;
 
-		if (&rows->row[i] == decision->target || !takes_over(request, &rows->row[i]))
+		if (&rows->row[i] == target || !takes_over(request, &rows->row[i]))
 			continue;
 		make_tombstone(&ended, now);
 		change_lease(store, &rows->row[i], rows->count > MANY_ROWS ? NULL : &ended, CHANGE_REPLACE, NULL);
 	}
-	*outcome = (GrantOutcome) {
+}
+
+static GrantOutcome
+granted(const Lease *lease, GrantReason reason, TimestampTz now)
+{
+	return (GrantOutcome) {
 		.result = GRANTED,
-		.token = lease.token,
+		.reason = reason,
+		.token = lease->token,
 		.granted_at = now,
-		.expires_at = lease.expires_at
+		.expires_at = lease->expires_at
 	};
-	return true;
 }
 
 /* Count one more acquisition of a lease that the owner holds. It must be released once more, too. */
@@ -209,13 +193,7 @@ write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow 
 	if (request->payload != (Datum) 0)
 		lease.payload = request->payload;
 	change_lease(store, row, &lease, renews ? CHANGE_RENEW : CHANGE_COUNT_UP, NULL);
-	return (GrantOutcome) {
-		.result = GRANTED,
-		.reason = renews ? REASON_RENEWED : REASON_COUNTED,
-		.token = lease.token,
-		.granted_at = now,
-		.expires_at = lease.expires_at
-	};
+	return granted(&lease, renews ? REASON_RENEWED : REASON_COUNTED, now);
 }
 
 /*
@@ -244,7 +222,7 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 	}
 	if (wait_take_turn(request->resource))
 		return false;
-	*outcome = refused_queue();
+	*outcome = (GrantOutcome) {.result = REFUSED_QUEUE, .reason = REASON_QUEUE, .held_until = DT_NOEND};
 	return true;
 }
 
@@ -252,7 +230,7 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 static bool
 is_too_early(LeaseStore *store, GrantOutcome *outcome)
 {
-	TimestampTz grants_from = era_grants_from(store->token_sequence);
+	TimestampTz grants_from = era_grants_from(store);
 
 	if (grants_from == DT_NOBEGIN || grants_from <= clock_now())
 		return false;
@@ -261,55 +239,58 @@ is_too_early(LeaseStore *store, GrantOutcome *outcome)
 }
 
 /*
- * Look and decide under the resource lock, and write. Returns false if another
- * session locked the row by hand in between.
+ * Look and decide under the resource lock, and write. If another session locks
+ * the row by hand between look and write, the next look meets that.
  *
  * The clock is read after the lock and before the look. If another transaction
  * has not asserted the expired lease by the time of the look, its assertion
  * reads the clock later, and finds the lease expired, too.
  */
-static bool
-grant_under_lock(LeaseStore *store, const LeaseRequest *request, GrantOutcome *outcome)
+static GrantOutcome
+grant_under_lock(LeaseStore *store, const LeaseRequest *request)
 {
-	LeaseRows	rows;
-	Decision	decision;
-	TimestampTz now = clock_now();
+	for (int tries = 0; tries < MAX_TRIES; tries++)
+	{
+		TimestampTz now = clock_now();
+		LeaseRows	rows;
+		Decision	decision;
+		Lease		lease;
 
-	store_look(store, request->resource, &rows);
-	decision = decide(&rows, request, now);
-	if (decision.verdict == VERDICT_GRANT)
-		return write_grant(store, request, &rows, &decision, now, outcome);
-	if (decision.verdict == VERDICT_OWN && may_act(&decision.target->lease))
-		*outcome = write_reacquired(store, request, decision.target, now);
-	else
-		*outcome = refused(request, &rows, &decision);
-	return true;
+		store_look(store, request->resource, &rows);
+		decision = decide(&rows, request, now);
+		if (decision.verdict == VERDICT_OWN && may_act(&decision.target->lease))
+			return write_reacquired(store, request, decision.target, now);
+		if (decision.verdict != VERDICT_GRANT)
+			return refused(request, &rows, &decision);
+
+		lease = new_lease(store, request, decision.slot, last_token(&rows), now);
+		if (try_change_lease(store, decision.target, &lease, CHANGE_GRANT,
+							 decision.former ? &decision.former->lease : NULL))
+		{
+			end_taken_over(store, request, &rows, decision.target, now);
+			return granted(&lease, REASON_NONE, now);
+		}
+	}
+	store_refuse_written_by_hand(store);
 }
 
 /*
  * Grant the lease if that is possible now. Never waits for a transaction: a
- * row that another transaction is changing counts as held. A row lock that was
- * taken by hand between look and write is met by the next look.
+ * row that another transaction is changing counts as held.
  */
 GrantOutcome
 try_grant(LeaseStore *store, const LeaseRequest *request)
 {
 	GrantOutcome outcome;
-	bool		decided = false;
 
 	if (is_too_early(store, &outcome) || is_refused_at_once(store, request, &outcome))
 		return outcome;
 
 	store_prepare_token(store);
-	for (int tries = 0; !decided; tries++)
-	{
-		if (tries == MAX_TRIES)
-			store_refuse_written_by_hand(store);
-		if (!wait_lock_resource(request->resource))
-			return refused_too_late();
-		decided = grant_under_lock(store, request, &outcome);
-		unlock_resource(request->resource);
-	}
+	if (!wait_lock_resource(request->resource)) /* the wait is over */
+		return (GrantOutcome) {.result = REFUSED_HELD, .reason = REASON_OPEN, .open = true, .held_until = DT_NOEND};
+	outcome = grant_under_lock(store, request);
+	unlock_resource(request->resource);
 
 	if (outcome.result == GRANTED && outcome.reason == REASON_NONE)
 		require_lease_allowed(request->resource, request->owner, GetUserId());

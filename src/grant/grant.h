@@ -22,8 +22,8 @@ typedef enum WaitPlace
 } WaitPlace;
 
 /* request.c: waiting for leases, one or several */
-extern GrantOutcome acquire_any(LeaseRequest *request, text **resources, int nresources,
+extern GrantOutcome acquire_any(const LeaseRequest *request, text **resources, int nresources,
 								int64 wait, WaitPlace place);
-extern bool acquire_all(LeaseRequest *request, text **resources, int nresources, int64 wait);
+extern bool acquire_all(const LeaseRequest *request, text **resources, int nresources, int64 wait);
 
 #endif							/* LEASE_LOCK_GRANT_H */

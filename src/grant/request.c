@@ -25,20 +25,17 @@
 #include "base/subxact.h"
 #include "change/change.h"
 #include "grant/grant.h"
-#include "monitor/stats.h"
-#include "monitor/watches.h"
+#include "monitor/monitor.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
 #include "wait/wait.h"
 
-/*
- * Grant the first lease that is free now, in the given order, and store its
- * resource in the request. Never waits.
- */
+/* Grant the first lease that is free now, in the given order. Never waits. */
 static GrantOutcome
-try_any(LeaseRequest *request, text **resources, int nresources)
+try_any(const LeaseRequest *request, text **resources, int nresources)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
+	LeaseRequest one = *request;
 	GrantOutcome outcome = (GrantOutcome) {.result = REFUSED_QUEUE, .held_until = DT_NOEND};
 	TimestampTz held_until = DT_NOEND;
 	bool		open = false;
@@ -46,10 +43,11 @@ try_any(LeaseRequest *request, text **resources, int nresources)
 
 	for (int i = 0; i < nresources && outcome.result != GRANTED; i++)
 	{
-		request->resource = resources[i];
+		one.resource = resources[i];
 		do
-			outcome = try_grant(store, request);
+			outcome = try_grant(store, &one);
 		while (TransactionIdIsValid(outcome.brief) && wait_for_purge(outcome.brief, &patience));
+		outcome.resource = resources[i];
 		wait_note_refusal(i, &outcome);
 		held_until = Min(held_until, outcome.held_until);
 		open |= outcome.open || outcome.result == REFUSED_OPEN;
@@ -84,7 +82,7 @@ commit_before_sleep(Oid role)
 
 /* Wait until one of the leases can be granted. */
 static GrantOutcome
-wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait, WaitPlace place)
+wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int64 wait, WaitPlace place)
 {
 	Oid			role = GetUserId();
 	MemoryContext caller_context = CurrentMemoryContext;
@@ -116,7 +114,7 @@ wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	wait_end(outcome.result == GRANTED ? request->resource : NULL);
+	wait_end(outcome.result == GRANTED ? outcome.resource : NULL);
 	announce_end();
 	outcome.waited = true;
 	if (outcome.result != GRANTED)
@@ -130,12 +128,11 @@ wait_in_turn(LeaseRequest *request, text **resources, int nresources, int64 wait
 }
 
 /*
- * Grant the first lease that becomes free, and store its resource in the
- * request. Waits for at most the given number of microseconds, or without
- * limit if that is negative.
+ * Grant the first lease that becomes free. Waits for at most the given number
+ * of microseconds, or without limit if that is negative.
  */
 GrantOutcome
-acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait, WaitPlace place)
+acquire_any(const LeaseRequest *request, text **resources, int nresources, int64 wait, WaitPlace place)
 {
 	GrantOutcome outcome;
 
@@ -157,24 +154,23 @@ acquire_any(LeaseRequest *request, text **resources, int nresources, int64 wait,
 /* Several leases that are granted together. */
 typedef struct AllGrant
 {
-	LeaseRequest *request;
+	const LeaseRequest *request;
 	text	  **resources;		/* sorted: all sessions use the same order */
 	int			nresources;
 	int64		wait;
-	bool		granted;
 } AllGrant;
 
 /* Let the ttl of an exclusive lease that this call was granted begin now. */
 static void
-restart_lease(LeaseStore *store, const LeaseRequest *request)
+restart_lease(LeaseStore *store, const LeaseRequest *request, const text *resource)
 {
 	Claim		claim = {.owner = request->owner};
 	LeaseRows	rows;
 	ClaimedLease claimed;
 	Lease		lease;
 
-	lock_resource(request->resource);
-	store_look(store, request->resource, &rows);
+	lock_resource(resource);
+	store_look(store, resource, &rows);
 	claimed = find_claimed(&rows, &claim, ACTION_PROLONG, clock_now());
 	if (claimed.row == NULL)
 		elog(ERROR, "could not find a lease that this transaction acquired");
@@ -182,7 +178,7 @@ restart_lease(LeaseStore *store, const LeaseRequest *request)
 	lease.granted_at = clock_now();
 	lease.expires_at = lease.granted_at + request->ttl;
 	change_lease(store, claimed.row, &lease, CHANGE_RESTART, NULL);
-	unlock_resource(request->resource);
+	unlock_resource(resource);
 }
 
 /* SubtransactionWork: acquire the leases one after the other. */
@@ -208,18 +204,14 @@ take_all(void *arg)
 
 	store = store_open(RowExclusiveLock);
 	for (int i = 0; i < nstale; i++)
-	{
-		all->request->resource = all->resources[i];
-		restart_lease(store, all->request);
-	}
+		restart_lease(store, all->request, all->resources[i]);
 	store_close(store);
-	all->granted = true;
 	return true;
 }
 
 /* Does a look show that one of the leases cannot be granted without waiting? */
 static bool
-one_is_taken(LeaseRequest *request, text **resources, int nresources)
+one_is_taken(const LeaseRequest *request, text **resources, int nresources)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
 	bool		taken = false;
@@ -243,10 +235,9 @@ one_is_taken(LeaseRequest *request, text **resources, int nresources)
  * are sorted, so that two such calls cannot deadlock with each other.
  */
 bool
-acquire_all(LeaseRequest *request, text **resources, int nresources, int64 wait)
+acquire_all(const LeaseRequest *request, text **resources, int nresources, int64 wait)
 {
-	AllGrant	all = {request, resources, nresources, wait, false};
-	ErrorData  *error;
+	AllGrant	all = {request, resources, nresources, wait};
 
 	if (wait == 0 && one_is_taken(request, resources, nresources))
 	{
@@ -254,8 +245,5 @@ acquire_all(LeaseRequest *request, text **resources, int nresources, int64 wait)
 		return false;
 	}
 
-	error = run_subtransaction(take_all, &all);
-	if (error != NULL)
-		ReThrowError(error);
-	return all.granted;
+	return run_subtransaction(take_all, &all, NULL);
 }

@@ -30,7 +30,6 @@
 
 #include "base/compat.h"
 #include "guard/guard.h"
-#include "guard/template.h"
 #include "lease/lease.h"
 
 PG_FUNCTION_INFO_V1(lease_guard);
@@ -148,27 +147,21 @@ guard_init(void)
 static void
 check_trigger(FunctionCallInfo fcinfo)
 {
-	TriggerData *call = (TriggerData *) fcinfo->context;
+	TriggerData *call = CALLED_AS_TRIGGER(fcinfo) ? (TriggerData *) fcinfo->context : NULL;
+	bool		fires_well = call != NULL && TRIGGER_FIRED_BEFORE(call->tg_event) &&
+		TRIGGER_FIRED_FOR_ROW(call->tg_event) != TRIGGER_FIRED_BY_TRUNCATE(call->tg_event);
 
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("lease_guard() can only be called as a trigger"),
-				 errhint("Call lease_protect() to protect a table.")));
-	if (!TRIGGER_FIRED_BEFORE(call->tg_event) ||
-		TRIGGER_FIRED_FOR_ROW(call->tg_event) == TRIGGER_FIRED_BY_TRUNCATE(call->tg_event))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("trigger \"%s\" with lease_guard() must be BEFORE ... FOR EACH ROW, or BEFORE TRUNCATE",
-						call->tg_trigger->tgname),
-				 errhint("Call lease_protect() to protect a table.")));
-	if (call->tg_trigger->tgnargs != 1 &&
-		(call->tg_trigger->tgnargs != 2 || strcmp(call->tg_trigger->tgargs[1], "exclusive") != 0))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("trigger \"%s\" with lease_guard() must have as arguments a template and, if wanted, 'exclusive'",
-						call->tg_trigger->tgname),
-				 errhint("Call lease_protect() to protect a table.")));
+	if (fires_well && (call->tg_trigger->tgnargs == 1 ||
+					   (call->tg_trigger->tgnargs == 2 && strcmp(call->tg_trigger->tgargs[1], "exclusive") == 0)))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+			 call == NULL ? errmsg("lease_guard() can only be called as a trigger") :
+			 errmsg(fires_well ?
+					"trigger \"%s\" with lease_guard() must have as arguments a template and, if wanted, 'exclusive'" :
+					"trigger \"%s\" with lease_guard() must be BEFORE ... FOR EACH ROW, or BEFORE TRUNCATE",
+					call->tg_trigger->tgname),
+			 errhint("Call lease_protect() to protect a table.")));
 }
 
 /* Get the state of the trigger for this statement, and create it at the first row. */

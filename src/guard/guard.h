@@ -1,13 +1,32 @@
 /*-------------------------------------------------------------------------
  *
  * guard.h
- *		The trigger that lets only the holder of a lease write a row.
+ *		Triggers that protect tables.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef LEASE_LOCK_GUARD_H
 #define LEASE_LOCK_GUARD_H
 
+#include "executor/tuptable.h"
+#include "lib/stringinfo.h"
+#include "utils/relcache.h"
+
+/* guard.c: lets only the holder of a lease write a row */
 extern void guard_init(void);
+
+/* template.c: names of resources made from the columns of a row */
+#define TEMPLATE_HINT \
+	"Name the resource like 'workitem:{id}', with names of columns in braces; {{ and }} stand for braces."
+
+typedef struct Template Template;
+
+extern Template *template_for_table(const char *text, Relation table);
+extern text *template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer);
+extern bool template_is_visible(const Template *template);
+extern bool template_unchanged(const Template *template, TupleTableSlot *old_row, TupleTableSlot *new_row);
+
+/* visible.c: which values of a row errors may show */
+extern bool column_is_visible(Relation table, AttrNumber column);
 
 #endif							/* LEASE_LOCK_GUARD_H */

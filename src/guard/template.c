@@ -28,8 +28,7 @@
 #include "base/compat.h"
 #include "base/printable.h"
 #include "base/types.h"
-#include "guard/template.h"
-#include "guard/visible.h"
+#include "guard/guard.h"
 
 /* Some text, and the column behind it. */
 typedef struct TemplatePart
@@ -38,8 +37,6 @@ typedef struct TemplatePart
 	int			literal_length;
 	AttrNumber	column;			/* 0: none */
 	Oid			type;			/* of the column; ANYENUMOID for any enum */
-	bool		byval;
-	int16		typlen;
 } TemplatePart;
 
 struct Template
@@ -155,8 +152,6 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 				 errhint("Use the columns that it is computed from.")));
 
 	part->column = number;
-	part->byval = column->attbyval;
-	part->typlen = column->attlen;
 	part->type = printable_type(column->atttypid);
 	if (!OidIsValid(part->type))
 		ereport(ERROR,
@@ -184,39 +179,36 @@ template_for_table(const char *text, Relation table)
 	template->text = text;
 	template->table = table;
 
-	for (const char *c = text; *c != '\0'; c++)
+	for (const char *c = text; *c != '\0'; part++)
 	{
-		const char *end;
-
-		if (*c != '{' && *c != '}')
-		{
-			part->literal_length++;
+		part->literal = c - text;
+		part->literal_length = strcspn(c, "{}");
+		c += part->literal_length;
+		if (*c == '\0')
 			continue;
-		}
 
 		if (*c == c[1])
 		{
 			/* A doubled brace: the first is text, the second is skipped. */
 			part->literal_length++;
-			c++;
+			c += 2;
 		}
 		else if (*c == '}')
 			refuse_syntax(text, "closing brace without an opening brace");
 		else
 		{
-			end = c + 1 + strcspn(c + 1, "{}");
-			if (*end != '}')
+			int			length = strcspn(c + 1, "{}");
+
+			if (c[1 + length] != '}')
 				refuse_syntax(text, "opening brace without a closing brace");
-			if (end == c + 1)
+			if (length == 0)
 				refuse_syntax(text, "no column between braces");
-			resolve_column(text, table, pnstrdup(c + 1, end - c - 1), part);
-			c = end;
+			resolve_column(text, table, pnstrdup(c + 1, length), part);
+			c += length + 2;
 		}
-		part++;
-		part->literal = c + 1 - text;
 	}
 
-	template->nparts = part + 1 - template->parts;
+	template->nparts = part - template->parts;
 	return template;
 }
 
@@ -286,19 +278,21 @@ template_unchanged(const Template *template, TupleTableSlot *old_row, TupleTable
 {
 	for (int i = 0; i < template->nparts; i++)
 	{
-		const TemplatePart *part = &template->parts[i];
+		AttrNumber	column = template->parts[i].column;
+		Form_pg_attribute attribute;
 		Datum		old_value;
 		Datum		new_value;
 		bool		old_isnull;
 		bool		new_isnull;
 
-		if (part->column == 0)
+		if (column == 0)
 			continue;
 
-		old_value = slot_getattr(old_row, part->column, &old_isnull);
-		new_value = slot_getattr(new_row, part->column, &new_isnull);
+		attribute = TupleDescAttr(RelationGetDescr(template->table), column - 1);
+		old_value = slot_getattr(old_row, column, &old_isnull);
+		new_value = slot_getattr(new_row, column, &new_isnull);
 		if (old_isnull || new_isnull ||
-			!datum_image_eq(old_value, new_value, part->byval, part->typlen))
+			!datum_image_eq(old_value, new_value, attribute->attbyval, attribute->attlen))
 			return false;
 	}
 	return true;

@@ -28,7 +28,7 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
-#include "guard/visible.h"
+#include "guard/guard.h"
 
 PG_FUNCTION_INFO_V1(lease_version);
 
@@ -46,22 +46,21 @@ static void
 check_trigger(FunctionCallInfo fcinfo)
 {
 	TriggerData *call = (TriggerData *) fcinfo->context;
+	bool		fires_well;
 
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("lease_version() can only be called as a trigger"),
 				 errhint("Use it in CREATE TRIGGER ... BEFORE UPDATE ... FOR EACH ROW.")));
-	if (!TRIGGER_FIRED_BEFORE(call->tg_event) || !TRIGGER_FIRED_FOR_ROW(call->tg_event) ||
-		!TRIGGER_FIRED_BY_UPDATE(call->tg_event))
+	fires_well = TRIGGER_FIRED_BEFORE(call->tg_event) && TRIGGER_FIRED_FOR_ROW(call->tg_event) &&
+		TRIGGER_FIRED_BY_UPDATE(call->tg_event);
+	if (!fires_well || call->tg_trigger->tgnargs != 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("trigger \"%s\" with lease_version() must be BEFORE UPDATE ... FOR EACH ROW",
-						call->tg_trigger->tgname)));
-	if (call->tg_trigger->tgnargs != 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("trigger \"%s\" with lease_version() must have one argument, the name of a column",
+				 errmsg(fires_well ?
+						"trigger \"%s\" with lease_version() must have one argument, the name of a column" :
+						"trigger \"%s\" with lease_version() must be BEFORE UPDATE ... FOR EACH ROW",
 						call->tg_trigger->tgname)));
 }
 
@@ -70,9 +69,9 @@ get_column(FunctionCallInfo fcinfo)
 {
 	TriggerData *call = (TriggerData *) fcinfo->context;
 	VersionColumn *column = fcinfo->flinfo->fn_extra;
+	Form_pg_attribute attribute;
 	const char *name;
 	AttrNumber	number;
-	Oid			type;
 
 	if (column != NULL)
 		return column;
@@ -88,20 +87,17 @@ get_column(FunctionCallInfo fcinfo)
 				 errhint("If the column was renamed, drop and create trigger \"%s\".",
 						 call->tg_trigger->tgname)));
 
-	type = getBaseType(TupleDescAttr(RelationGetDescr(call->tg_relation), number - 1)->atttypid);
-	if ((type != INT4OID && type != INT8OID) ||
-		TupleDescAttr(RelationGetDescr(call->tg_relation), number - 1)->attgenerated != '\0')
+	attribute = TupleDescAttr(RelationGetDescr(call->tg_relation), number - 1);
+	column = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(VersionColumn));
+	column->number = number;
+	column->type = getBaseType(attribute->atttypid);
+	column->last = column->type == INT4OID ? PG_INT32_MAX : PG_INT64_MAX;
+	column->domain = attribute->atttypid != column->type ? attribute->atttypid : InvalidOid;
+	if ((column->type != INT4OID && column->type != INT8OID) || attribute->attgenerated != '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("version column \"%s\" of table \"%s\" must have type integer or bigint, and not be generated",
 						name, RelationGetRelationName(call->tg_relation))));
-
-	column = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(VersionColumn));
-	column->number = number;
-	column->type = type;
-	column->last = type == INT4OID ? PG_INT32_MAX : PG_INT64_MAX;
-	if (TupleDescAttr(RelationGetDescr(call->tg_relation), number - 1)->atttypid != type)
-		column->domain = TupleDescAttr(RelationGetDescr(call->tg_relation), number - 1)->atttypid;
 	fcinfo->flinfo->fn_extra = column;
 	return column;
 }
@@ -138,9 +134,7 @@ refuse_stale(const TriggerData *call, const VersionColumn *column, int64 version
 			 errhint("Read the row again and repeat the change.")));
 }
 
-/*
- * lease_version('column') returns trigger
- */
+/* lease_version('column') returns trigger */
 Datum
 lease_version(PG_FUNCTION_ARGS)
 {

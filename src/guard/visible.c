@@ -23,7 +23,7 @@
 #include "utils/rel.h"
 #include "utils/rls.h"
 
-#include "guard/visible.h"
+#include "guard/guard.h"
 
 /* May the role read the column in all rows of the table? */
 static bool

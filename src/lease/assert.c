@@ -4,8 +4,7 @@
  *		Leases that a transaction relies on until it ends.
  *
  * The transaction locks the row of its lease FOR KEY SHARE, under the resource
- * lock. A transaction that wants to end the lease looks at the row under the
- * same lock, finds the row lock, and waits.
+ * lock. src/README.md explains why that suffices.
  *
  *-------------------------------------------------------------------------
  */
@@ -22,7 +21,6 @@
 #include "base/printable.h"
 #include "base/privileges.h"
 #include "lease/lease.h"
-#include "store/assertion_cache.h"
 
 /*
  * Describe the holder of the claimed lease, as far as the caller may see it.
@@ -59,11 +57,10 @@ find_culprit(const LeaseRows *rows, const Claim *claim, TimestampTz now)
 {
 	const LeaseRow *culprit = find_claimed(rows, claim, ACTION_RELY, now).row;
 
+	/* The exclusive slot comes last. */
 	for (int i = 0; i < rows->count && culprit == NULL; i++)
-		if (!TransactionIdIsValid(rows->row[i].inserted_by) && is_held(&rows->row[i].lease, now))
-			culprit = &rows->row[i];
-	for (int i = 0; i < rows->count && culprit == NULL; i++)
-		if (!TransactionIdIsValid(rows->row[i].inserted_by) && rows->row[i].lease.slot == EXCLUSIVE_SLOT)
+		if (!TransactionIdIsValid(rows->row[i].inserted_by) &&
+			(is_held(&rows->row[i].lease, now) || rows->row[i].lease.slot == EXCLUSIVE_SLOT))
 			culprit = &rows->row[i];
 	return culprit;
 }
@@ -128,15 +125,17 @@ require_reliance(const Lease *lease, const Asserter *asserter)
 }
 
 /*
- * Lock the row of the claimed lease, or fail if it is not held. If another
- * transaction must end before that can be decided, returns that transaction.
+ * Lock the row of the claimed lease, or fail if it is not held. Returns false
+ * if that could not be decided. If another transaction had to end first, it
+ * has ended.
  */
-static TransactionId
+static bool
 try_assert(LeaseStore *store, const text *resource, const Claim *claim, const Asserter *asserter, int64 *token)
 {
 	LeaseRows	rows;
 	ClaimedLease claimed;
 	TimestampTz now;
+	bool		locked;
 
 	lock_resource(resource);
 	store_look(store, resource, &rows);
@@ -145,7 +144,9 @@ try_assert(LeaseStore *store, const text *resource, const Claim *claim, const As
 	if (!claimed.holds)
 		refuse_assertion(&rows, resource, claim, now, asserter);
 	require_reliance(&claimed.row->lease, asserter);
-	if (!TransactionIdIsValid(claimed.transaction) && store_lock_weakly(store, claimed.row))
+
+	locked = !TransactionIdIsValid(claimed.transaction) && store_lock_weakly(store, claimed.row);
+	if (locked)
 	{
 		now = clock_now();
 		if (!claimed.row->locked_here && !is_held(&claimed.row->lease, now))
@@ -156,7 +157,9 @@ try_assert(LeaseStore *store, const text *resource, const Claim *claim, const As
 	else if (!TransactionIdIsValid(claimed.transaction))
 		claimed.transaction = claimed.row->changed_by;
 	unlock_resource(resource);
-	return claimed.transaction;
+	if (TransactionIdIsValid(claimed.transaction))
+		store_wait_for(claimed.transaction);
+	return locked;
 }
 
 /*
@@ -173,8 +176,7 @@ assert_lease(const text *resource, const Claim *claim, const Asserter *asserter)
 {
 	const Lease *asserted = find_assertion(resource, claim);
 	LeaseStore *store;
-	TransactionId transaction;
-	int64		token = 0;
+	int64		token;
 
 	if (asserted != NULL)
 	{
@@ -183,16 +185,8 @@ assert_lease(const text *resource, const Claim *claim, const Asserter *asserter)
 	}
 
 	store = store_open(RowShareLock);
-	for (;;)
-	{
+	while (!try_assert(store, resource, claim, asserter, &token))
 		CHECK_FOR_INTERRUPTS();
-
-		transaction = try_assert(store, resource, claim, asserter, &token);
-		if (token != 0)
-			break;
-		if (TransactionIdIsValid(transaction))
-			store_wait_for(transaction);
-	}
 	store_close(store);
 	return token;
 }
@@ -204,12 +198,12 @@ held_token(const text *resource, const text *owner, int64 *token)
 	LeaseStore *store = store_open(AccessShareLock);
 	Claim		claim = {.owner = owner};
 	LeaseRows	rows;
-	const LeaseRow *row;
+	ClaimedLease claimed;
 
 	store_look_committed(store, resource, &rows);
-	row = find_held(&rows, &claim, clock_now());
-	if (row != NULL)
-		*token = row->lease.token;
+	claimed = find_claimed(&rows, &claim, ACTION_PROLONG, clock_now());
+	if (claimed.holds)
+		*token = claimed.row->lease.token;
 	store_close(store);
-	return row != NULL;
+	return claimed.holds;
 }

@@ -43,7 +43,7 @@ count_held(LeaseStore *store)
 	ItemPointerData tid;
 	Lease		lease;
 
-	scan = store_scan(store, is_held_at, &now);
+	scan = store_scan(store, SCAN_COMMITTED, is_held_at, &now);
 	while (store_next(scan, &lease, &tid))
 		held++;
 	store_end_scan(scan);
@@ -80,7 +80,7 @@ watch_drop(ObjectAccessType access, Oid class, Oid object, int column, void *arg
 	if (store != NULL)
 	{
 		tell_what_is_lost(store);
-		store_close_dropped(store);
+		store_close(store);
 	}
 }
 

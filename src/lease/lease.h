@@ -8,59 +8,52 @@
 #ifndef LEASE_LOCK_LEASE_H
 #define LEASE_LOCK_LEASE_H
 
-#include "nodes/pg_list.h"
-
 #include "rules/rules.h"
 #include "store/store.h"
 
-/* action.c: what all actions on an owner's lease begin and end with */
+/* action.c: the shape of every action on a lease that is committed */
 typedef struct LeaseAction
 {
 	/* Given by the caller. */
 	const text *resource;
-	Claim		claim;
+	Claim		claim;			/* the lease that is meant; not for ACTION_BREAK */
 	OwnAction	kind;
+	bool		even_expired;	/* the lease need not be held */
 	bool		gives_token;	/* the lease gets a new token */
 
-	/* Set by begin_action(). */
+	/* Given by the caller, for some actions. */
+	int64		ttl;
+	Datum		payload;
+	text	   *new_owner;
+	bool		all_holds;		/* release it at once, however often it was acquired */
+
+	/* Set before the action writes. */
 	LeaseStore *store;
 	LeaseRows	rows;			/* of the resource */
-	const LeaseRow *row;		/* the lease that the claim means; NULL: there is none */
-	bool		held;			/* there is one, and it has not expired */
+	const LeaseRow *row;		/* the lease that is meant */
+	bool		held;			/* it has not expired */
 	TimestampTz now;			/* read under the resource lock, before the rows */
+
+	/* Set by the write, for some actions. */
+	int64		token;
+	Oid			role;
 } LeaseAction;
 
-extern void begin_action(LeaseAction *action);
-extern void end_action(LeaseAction *action);
+/* Write the action, under the resource lock; false if it does not apply to the lease. */
+typedef bool (*LeaseWrite) (LeaseAction *action);
 
-/* release.c */
+extern bool act_on_lease(LeaseAction *action, LeaseWrite write);
+extern int64 act_on_all_leases(LeaseAction *action, LeaseWrite write);
+
+/* holder.c: the actions */
 extern bool release_lease(const text *resource, const Claim *claim);
 extern int64 release_all_leases(const text *owner);
-
-/* own.c: all leases of an owner */
-typedef struct OwnLease
-{
-	text	   *resource;
-	int64		token;
-} OwnLease;
-
-extern List *find_own_leases(const text *owner);
-
-/* renew.c */
 extern bool renew_lease(const text *resource, int64 ttl, const Claim *claim);
 extern bool renew_leases(text **resources, int nresources, int64 ttl, const text *owner);
 extern int64 renew_all_leases(int64 ttl, const text *owner);
-
-/* downgrade.c */
-extern bool downgrade_lease(const text *resource, const text *owner, int64 *token);
-
-/* payload.c */
 extern bool set_payload(const text *resource, const text *owner, Datum payload);
-
-/* transfer.c */
 extern bool transfer_lease(const text *resource, const text *owner, text *new_owner, int64 *token);
-
-/* break.c */
+extern bool downgrade_lease(const text *resource, const text *owner, int64 *token);
 extern bool break_leases(const text *resource);
 
 /* drop.c: what is lost when the lock table is dropped */

@@ -38,7 +38,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/shared_memory.h"
-#include "monitor/watches.h"
+#include "monitor/monitor.h"
 
 /* How long an announcer may take to start, and how long it stays without work, in microseconds. */
 #define LONGEST_START	(10 * USECS_PER_SEC)
@@ -57,15 +57,8 @@ typedef struct Announcements
 #define DATABASE_OF(place)			((Oid) ((place) >> 32))
 #define SEGMENT_OF(place)			((dsm_handle) (place))
 
-/* Data for the worker: channel and payload alternate, each with a terminating zero. */
-typedef struct Announcement
-{
-	int			count;
-	char		texts[FLEXIBLE_ARRAY_MEMBER];
-} Announcement;
-
 static Announcements *announcements = NULL;
-static dsm_segment *announcement = NULL;
+static dsm_segment *announcement = NULL;	/* channel and payload of each notice alternate; an empty channel ends them */
 
 PGDLLEXPORT void lease_announce_main(Datum arg);
 
@@ -88,52 +81,13 @@ create_announcements(void *memory, int tranche)
 }
 
 static const SharedPart announcements_part = {
-	"lease_lock announcements 1", announcements_size, create_announcements, (void **) &announcements
+	"lease_lock announcements 2", announcements_size, create_announcements, (void **) &announcements
 };
 
 void
 announce_init(void)
 {
 	add_shared_part(&announcements_part);
-}
-
-static Size
-size_of(List *notices)
-{
-	Size		size = offsetof(Announcement, texts);
-	ListCell   *cell;
-
-	foreach(cell, notices)
-	{
-		Notice	   *notice = lfirst(cell);
-
-		size += strlen(notice->channel) + strlen(notice->payload) + 2;
-	}
-	return size;
-}
-
-static char *
-append_text(char *end, const char *string)
-{
-	Size		size = strlen(string) + 1;
-
-	memcpy(end, string, size);
-	return end + size;
-}
-
-static void
-fill(Announcement *announced, List *notices)
-{
-	char	   *end = announced->texts;
-	ListCell   *cell;
-
-	announced->count = list_length(notices);
-	foreach(cell, notices)
-	{
-		Notice	   *notice = lfirst(cell);
-
-		end = append_text(append_text(end, notice->channel), notice->payload);
-	}
 }
 
 /*
@@ -156,11 +110,15 @@ start_announcer(Oid database)
 		pg_atomic_write_u64(&announcements->runs_until, 0);
 }
 
-/* A place must not outlive its session: the database may be dropped then. */
+/*
+ * The segment goes with the wait, or with the session. The place must go with
+ * it: the database may be dropped then.
+ */
 static void
-clear_at_exit(int code, Datum arg)
+clear_place(dsm_segment *segment, Datum arg)
 {
 	pg_atomic_write_u64(&announcements->places[MY_PROC_NUMBER], 0);
+	announcement = NULL;
 }
 
 /*
@@ -170,18 +128,25 @@ clear_at_exit(int code, Datum arg)
 static void
 announce(List *notices)
 {
-	static bool clears_at_exit = false;
+	StringInfoData texts;
+	ListCell   *cell;
 
 	if (!attach_shared_area())
 		return;
-	announcement = dsm_create(size_of(notices), DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	initStringInfo(&texts);
+	foreach(cell, notices)
+	{
+		Notice	   *notice = lfirst(cell);
+
+		appendBinaryStringInfo(&texts, notice->channel, strlen(notice->channel) + 1);
+		appendBinaryStringInfo(&texts, notice->payload, strlen(notice->payload) + 1);
+	}
+	announcement = dsm_create(texts.len + 1, DSM_CREATE_NULL_IF_MAXSEGMENTS);
 	if (announcement == NULL)
 		return;
-	fill(dsm_segment_address(announcement), notices);
+	on_dsm_detach(announcement, clear_place, (Datum) 0);
+	memcpy(dsm_segment_address(announcement), texts.data, texts.len + 1);
 
-	if (!clears_at_exit)
-		before_shmem_exit(clear_at_exit, (Datum) 0);
-	clears_at_exit = true;
 	pg_write_barrier();
 	pg_atomic_write_u64(&announcements->places[MY_PROC_NUMBER],
 						PLACE_OF(MyDatabaseId, dsm_segment_handle(announcement)));
@@ -199,7 +164,6 @@ announce_wanted(const LeaseRequest *request, text **resources, int nresources, b
 {
 	List	   *notices = NIL;
 
-	announcement = NULL;		/* the segment of a wait that failed is gone */
 	for (int i = 0; i < nresources && event_is_watched(EVENT_WANTED); i++)
 	{
 		Lease		wanted = {
@@ -222,11 +186,8 @@ announce_wanted(const LeaseRequest *request, text **resources, int nresources, b
 void
 announce_end(void)
 {
-	if (announcement == NULL)
-		return;
-	pg_atomic_write_u64(&announcements->places[MY_PROC_NUMBER], 0);
-	dsm_detach(announcement);
-	announcement = NULL;
+	if (announcement != NULL)
+		dsm_detach(announcement);
 }
 
 /* --- the announcer ----------------------------------------------------------- */
@@ -251,32 +212,20 @@ next_database(void)
 	return next;
 }
 
-static bool
-other_database_waits(void)
-{
-	Oid			next = next_database();
-
-	return OidIsValid(next) && next != MyDatabaseId;
-}
-
 /* Send the notices in a segment, unless the wait is over. */
 static void
 send_notices(dsm_handle handle)
 {
 	dsm_segment *segment = dsm_attach(handle);
-	const Announcement *announced;
-	const char *text;
+	const char *channel;
+	const char *payload;
 
 	if (segment == NULL)
 		return;
-	announced = dsm_segment_address(segment);
-	text = announced->texts;
-	for (int i = 0; i < announced->count; i++)
+	for (channel = dsm_segment_address(segment); *channel != '\0'; channel = payload + strlen(payload) + 1)
 	{
-		const char *payload = text + strlen(text) + 1;
-
-		Async_Notify(text, payload);
-		text = payload + strlen(payload) + 1;
+		payload = channel + strlen(channel) + 1;
+		Async_Notify(channel, payload);
 	}
 	dsm_detach(segment);
 }
@@ -311,6 +260,19 @@ send_all(void)
 	return any;
 }
 
+/* Is it time to leave, since there was no notice to send for a while, or to others? */
+static bool
+may_leave(int64 begun_at, int64 idle_from)
+{
+	int64		now = clock_monotonic();
+	Oid			next;
+
+	if (now - idle_from >= LINGER || !may_stay_in_database())
+		return true;
+	next = now - begun_at >= LINGER ? next_database() : InvalidOid;
+	return OidIsValid(next) && next != MyDatabaseId;
+}
+
 /*
  * Send notices until there have been none for a while, or a session wants to
  * drop the database. If another database has notices to send, leave in any case
@@ -324,15 +286,13 @@ serve(void)
 
 	for (;;)
 	{
-		int64		now = clock_monotonic();
 		bool		any;
 
-		pg_atomic_write_u64(&announcements->runs_until, now + LONGEST_START);
+		pg_atomic_write_u64(&announcements->runs_until, clock_monotonic() + LONGEST_START);
 		any = send_all();
 		if (any)
-			idle_from = now;
-		if (now - idle_from >= LINGER || !may_stay_in_database() ||
-			(now - begun_at >= LINGER && other_database_waits()))
+			idle_from = clock_monotonic();
+		if (may_leave(begun_at, idle_from))
 			return;
 		if (!any)
 			worker_nap(LINGER);
@@ -341,17 +301,10 @@ serve(void)
 
 /* Nobody is the announcer now. */
 static void
-stop(void)
+stop(int code, Datum arg)
 {
 	pg_atomic_write_u64(&announcements->runs_until, 0);
 	pg_memory_barrier();
-}
-
-static void
-stop_at_exit(int code, Datum arg)
-{
-	if (code != 0)
-		stop();
 }
 
 /* Entry point of the announcer. */
@@ -371,12 +324,15 @@ lease_announce_main(Datum arg)
 	if (!attach_shared_area())
 		return;
 	CommitTransactionCommand();
-	before_shmem_exit(stop_at_exit, (Datum) 0);
-	pg_atomic_write_u32(&announcements->announcer, MY_PROC_NUMBER);
-	pg_memory_barrier();
 
-	serve();
-	stop();
+	PG_ENSURE_ERROR_CLEANUP(stop, (Datum) 0);
+	{
+		pg_atomic_write_u32(&announcements->announcer, MY_PROC_NUMBER);
+		pg_memory_barrier();
+		serve();
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(stop, (Datum) 0);
+	stop(0, (Datum) 0);
 	database = next_database();
 	if (OidIsValid(database))
 		start_announcer(database);

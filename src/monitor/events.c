@@ -27,8 +27,7 @@
 #include "base/compat.h"
 #include "base/printable.h"
 #include "base/superuser_settings.h"
-#include "monitor/events.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 
 typedef enum LogEvents
 {
@@ -95,6 +94,16 @@ const char *
 event_name(LeaseEvent event)
 {
 	return events[event].name;
+}
+
+LeaseEvent
+event_by_name(const char *name)
+{
+	LeaseEvent	event = 0;
+
+	while (event < NUM_EVENTS && strcmp(name, events[event].name) != 0)
+		event++;
+	return event;
 }
 
 bool

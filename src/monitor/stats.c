@@ -32,7 +32,7 @@
 #include "base/compat.h"
 #include "base/shared_memory.h"
 #include "base/types.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 
 /* Can be changed only if the library is preloaded. */
 static int	stats_databases = 256;
@@ -40,13 +40,11 @@ static int	stats_databases = 256;
 typedef struct DatabaseStats
 {
 	Oid			database;		/* invalid: free */
-	TimestampTz since;
+	pg_atomic_uint32 granted;	/* leases, since the purge launcher asked */
 	pg_atomic_uint64 counters[NUM_STATS_COUNTERS];
-	pg_atomic_uint64 longest_wait;
-	pg_atomic_uint64 handoffs[HANDOFF_BOUNDS + 1];
 } DatabaseStats;
 
-/* The lock protects the assignment of entries to databases, and their start times. */
+/* The lock protects the assignment of entries to databases. */
 typedef struct Stats
 {
 	LWLock		lock;
@@ -58,27 +56,20 @@ typedef struct Stats
 static Stats *stats = NULL;
 static DatabaseStats *entry = NULL; /* entry of this database */
 
-/* Reset an entry. The caller holds the lock, or no other process knows the entry. */
 static void
 clear_entry(DatabaseStats *which)
 {
-	which->since = clock_now();
 	for (int i = 0; i < NUM_STATS_COUNTERS; i++)
-		pg_atomic_write_u64(&which->counters[i], 0);
-	pg_atomic_write_u64(&which->longest_wait, 0);
-	for (int i = 0; i <= HANDOFF_BOUNDS; i++)
-		pg_atomic_write_u64(&which->handoffs[i], 0);
+		pg_atomic_write_u64(&which->counters[i], i == STATS_SINCE ? clock_now() : 0);
 }
 
 static void
 init_entry(DatabaseStats *which)
 {
 	which->database = InvalidOid;
+	pg_atomic_init_u32(&which->granted, 0);
 	for (int i = 0; i < NUM_STATS_COUNTERS; i++)
 		pg_atomic_init_u64(&which->counters[i], 0);
-	pg_atomic_init_u64(&which->longest_wait, 0);
-	for (int i = 0; i <= HANDOFF_BOUNDS; i++)
-		pg_atomic_init_u64(&which->handoffs[i], 0);
 	clear_entry(which);
 }
 
@@ -100,7 +91,7 @@ create_stats(void *memory, int tranche)
 		init_entry(&created->entries[i]);
 }
 
-static const SharedPart stats_part = {"lease_lock stats 2", stats_size, create_stats, (void **) &stats};
+static const SharedPart stats_part = {"lease_lock stats 3", stats_size, create_stats, (void **) &stats};
 
 void
 stats_init(void)
@@ -115,16 +106,6 @@ stats_init(void)
 								0,
 								NULL, NULL, NULL);
 	add_shared_part(&stats_part);
-}
-
-/* The entry of a database; NULL if it has none. The caller holds the lock. */
-static DatabaseStats *
-entry_of(Oid database)
-{
-	for (int i = 0; i < stats->databases; i++)
-		if (stats->entries[i].database == database)
-			return &stats->entries[i];
-	return NULL;
 }
 
 /*
@@ -152,40 +133,42 @@ free_dropped(void)
 	}
 }
 
-/* Find the entry of this database, or take a free one. */
+/* Find the entry of this database, or take a free one; NULL if all belong to others. */
 static DatabaseStats *
 find_entry(void)
 {
-	DatabaseStats *found;
-	bool		full;
-
-	LWLockAcquire(&stats->lock, LW_SHARED);
-	found = entry_of(MyDatabaseId);
-	full = entry_of(InvalidOid) == NULL;
-	LWLockRelease(&stats->lock);
-	if (found != NULL)
-		return found;
-	if (full)
-		free_dropped();
+	DatabaseStats *found = NULL;
 
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	found = entry_of(MyDatabaseId);
-	if (found == NULL && (found = entry_of(InvalidOid)) != NULL)
+	for (int i = 0; i < stats->databases; i++)
+	{
+		DatabaseStats *which = &stats->entries[i];
+
+		if (which->database == MyDatabaseId || (found == NULL && !OidIsValid(which->database)))
+			found = which;
+		if (which->database == MyDatabaseId)
+			break;
+	}
+	if (found != NULL && found->database != MyDatabaseId)
 	{
 		clear_entry(found);
 		found->database = MyDatabaseId;
 	}
 	LWLockRelease(&stats->lock);
-
-	return found != NULL ? found : &stats->overflow;
+	return found;
 }
 
 /* Has this session an entry to count in? */
 static inline bool
 counting(void)
 {
-	if (entry == NULL && attach_shared_area() && IsTransactionState())
+	if (entry == NULL && attach_shared_area() && IsTransactionState() && (entry = find_entry()) == NULL)
+	{
+		free_dropped();
 		entry = find_entry();
+		if (entry == NULL)
+			entry = &stats->overflow;
+	}
 	return entry != NULL;
 }
 
@@ -212,9 +195,9 @@ stats_wait_ended(int64 usecs)
 		return;
 
 	stats_add(STATS_WAIT_TIME, usecs);
-	longest = pg_atomic_read_u64(&entry->longest_wait);
+	longest = pg_atomic_read_u64(&entry->counters[STATS_LONGEST_WAIT]);
 	while ((uint64) usecs > longest &&
-		   !pg_atomic_compare_exchange_u64(&entry->longest_wait, &longest, usecs))
+		   !pg_atomic_compare_exchange_u64(&entry->counters[STATS_LONGEST_WAIT], &longest, usecs))
 		;
 }
 
@@ -233,33 +216,22 @@ handoff_bucket(int64 usecs)
 void
 stats_handed_off(int64 usecs)
 {
-	if (!counting())
-		return;
-
 	stats_count(STATS_HANDOFFS);
 	stats_add(STATS_HANDOFF_TIME, usecs);
-	pg_atomic_fetch_add_u64(&entry->handoffs[handoff_bucket(usecs)], 1);
+	stats_count(STATS_HANDOFF_BUCKETS + handoff_bucket(usecs));
 }
 
 /* Read the counters of this database. */
 StatsTotals
 stats_read(void)
 {
-	StatsTotals totals = {.scope = STATS_NONE};
+	StatsTotals totals = {.scope = "none"};
 
 	if (!counting())
 		return totals;
-
-	totals.scope = entry == &stats->overflow ? STATS_OVERFLOW : STATS_DATABASE;
-	LWLockAcquire(&stats->lock, LW_SHARED);
-	totals.since = entry->since;
-	LWLockRelease(&stats->lock);
-
+	totals.scope = entry == &stats->overflow ? "overflow" : "database";
 	for (int i = 0; i < NUM_STATS_COUNTERS; i++)
 		totals.counters[i] = pg_atomic_read_u64(&entry->counters[i]);
-	totals.longest_wait = pg_atomic_read_u64(&entry->longest_wait);
-	for (int i = 0; i <= HANDOFF_BOUNDS; i++)
-		totals.handoffs[i] = pg_atomic_read_u64(&entry->handoffs[i]);
 	return totals;
 }
 
@@ -267,10 +239,30 @@ stats_read(void)
 void
 stats_reset(void)
 {
-	if (!counting())
-		return;
+	if (counting())
+		clear_entry(entry);
+}
 
-	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	clear_entry(entry);
-	LWLockRelease(&stats->lock);
+void
+stats_note_grant(void)
+{
+	if (counting() && pg_atomic_read_u32(&entry->granted) == 0)
+		pg_atomic_write_u32(&entry->granted, 1);
+}
+
+List *
+stats_take_granted(void)
+{
+	List	   *databases = NIL;
+
+	for (int i = 0; i < stats->databases; i++)
+	{
+		Oid			database = stats->entries[i].database;
+
+		if (OidIsValid(database) && pg_atomic_exchange_u32(&stats->entries[i].granted, 0) != 0)
+			databases = lappend_oid(databases, database);
+	}
+	if (pg_atomic_exchange_u32(&stats->overflow.granted, 0) != 0)
+		databases = lappend_oid(databases, InvalidOid);
+	return databases;
 }

@@ -3,16 +3,11 @@
  * launcher.c
  *		The purge launcher: sends a worker to each database with leases.
  *
- * The launcher is not connected to a database. A session that grants a lease
- * tells it its database, see purge_note_grant(). The launcher visits that
- * database every lease_lock.purge_interval, until a visit finds that no lease
- * is left in the lock table. When it starts, it visits each database once,
- * since it does not know what happened before. So no worker is sent to a
- * database in which nothing happens.
- *
- * There is one worker at a time, however many databases there are. If a worker
- * fails, the launcher waits longer and longer between its visits to that
- * database, until the configuration is reloaded.
+ * The launcher is not connected to a database. Statistics tell it where leases
+ * were granted. It visits that database every lease_lock.purge_interval, until
+ * a visit finds that the lock table is empty. When it starts, it visits each
+ * database once, since it does not know what happened before. There is one
+ * worker at a time, however many databases there are.
  *
  * A standby has no launcher until it is promoted.
  *
@@ -36,6 +31,7 @@
 #include "base/background.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "monitor/monitor.h"
 #include "purge/purge.h"
 
 /* Seconds until a launcher that failed is started again. */
@@ -47,17 +43,14 @@
 /* Longest time between visits to a database in which workers fail. */
 #define FAILED_INTERVAL		(SECS_PER_HOUR * USECS_PER_SEC)
 
-/* A database with leases. */
+/* A database with leases. Times are of the monotonic clock. */
 typedef struct Database
 {
 	Oid			oid;
-	bool		visited;		/* ever */
-	int64		visited_at;		/* begin of that round, monotonic clock */
-	VisitResult result;
+	int64		visited_at;		/* begin of that round; 0: visit it at once */
 	int			failures;		/* in sequence */
 	BlockNumber next_block;
-	bool		rows_left;		/* in the blocks before */
-	TimestampTz told_until;		/* notices of leases that expired up to this time are sent; 0: none */
+	TimestampTz told_until;		/* as in Visit; 0: never visited */
 } Database;
 
 PGDLLEXPORT void lease_purge_launcher_main(Datum arg);
@@ -66,8 +59,6 @@ static int	purge_interval = 10000;
 
 static List *databases = NIL;	/* in TopMemoryContext */
 static int64 round_begun_at = 0;	/* 0: none yet */
-static uint64 current_visit = 0;
-static bool no_slot = false;
 
 void
 launcher_init(void)
@@ -116,13 +107,6 @@ remember(Oid oid)
 	MemoryContextSwitchTo(caller_context);
 }
 
-static void
-forget(Database *database)
-{
-	databases = list_delete_ptr(databases, database);
-	pfree(database);
-}
-
 /* Can sessions connect? A database whose DROP was interrupted does not allow that. */
 static bool
 is_open(Form_pg_database database)
@@ -164,33 +148,26 @@ search_databases(Oid wanted, bool *open)
 static void
 note_grants(void)
 {
-	Oid			granted_in[MAX_GRANTED_IN];
-	int			ngranted_in;
+	List	   *granted_in = stats_take_granted();
+	ListCell   *cell;
 
-	SpinLockAcquire(&purge_state->mutex);
-	ngranted_in = purge_state->ngranted_in;
-	memcpy(granted_in, purge_state->granted_in, sizeof(granted_in));
-	purge_state->ngranted_in = 0;
-	SpinLockRelease(&purge_state->mutex);
-	pg_atomic_fetch_add_u32(&purge_state->round, 1);
-
-	if (round_begun_at == 0 || ngranted_in > MAX_GRANTED_IN)
+	if (round_begun_at == 0 || list_member_oid(granted_in, InvalidOid))
 		search_databases(InvalidOid, NULL);
-	for (int i = 0; i < Min(ngranted_in, MAX_GRANTED_IN); i++)
-		remember(granted_in[i]);
+	foreach(cell, granted_in)
+		if (OidIsValid(lfirst_oid(cell)))
+			remember(lfirst_oid(cell));
+	list_free(granted_in);
 }
 
+/* After each failure but the first, the time between two visits doubles. */
 static bool
 is_due(const Database *database)
 {
-	int64		since = round_begun_at - database->visited_at;
+	int			doublings = Min(Max(database->failures - 1, 0), 20);
 
-	if (!database->visited || database->result == VISIT_UNFINISHED)
-		return true;
-	if (database->result == VISIT_FAILED)
-		return since >= Min(interval_usecs() << Min(database->failures - 1, 20),
-							Max(interval_usecs(), FAILED_INTERVAL));
-	return since >= interval_usecs();
+	return database->visited_at == 0 ||
+		round_begun_at - database->visited_at >= Min(interval_usecs() << doublings,
+													 Max(interval_usecs(), FAILED_INTERVAL));
 }
 
 /* Sleep. After a reload of the configuration, try again at once where workers failed. */
@@ -205,8 +182,8 @@ nap(int64 usecs)
 	{
 		Database   *database = lfirst(cell);
 
-		if (database->result == VISIT_FAILED)
-			database->visited = false;
+		if (database->failures > 0)
+			database->visited_at = 0;
 	}
 }
 
@@ -231,38 +208,28 @@ wait_for_worker(BackgroundWorkerHandle *worker)
 	}
 }
 
+/* Send a worker, and wait for it; false if there is no slot for it. */
 static bool
-start_worker(const Database *database, TimestampTz tell_until, BackgroundWorkerHandle **handle)
+send_worker(const Database *database)
 {
-	VisitReport *report = &purge_state->report;
-	VisitOrder	order = {
-		.visit = ++current_visit,
-		.database = database->oid,
-		.first_block = database->next_block,
-		.told_until = database->told_until != 0 ? database->told_until : tell_until - interval_usecs(),
-		.tell_until = tell_until
-	};
+	static bool no_slot = false;
+	TimestampTz now = clock_now();
+	BackgroundWorkerHandle *handle;
 	BackgroundWorker worker;
 
-	report->visit = order.visit;
-	report->result = VISIT_FAILED;	/* until the worker says something else */
-	report->next_block = order.first_block;
-	report->rows_left = true;
-
+	purge_state->visit = (Visit) {
+		.number = purge_state->visit.number + 1,
+		.database = database->oid,
+		.next_block = database->next_block,
+		.told_until = database->told_until != 0 ? database->told_until : now - interval_usecs(),
+		.tell_until = now,
+		.result = VISIT_FAILED	/* until the worker says something else */
+	};
 	describe_worker(&worker, "lease_lock purge worker", "lease_purge_worker_main");
 	worker.bgw_flags |= BGWORKER_INTERRUPTIBLE;
 	worker.bgw_notify_pid = MyProcPid;
-	memcpy(worker.bgw_extra, &order, sizeof(order));
-	return RegisterDynamicBackgroundWorker(&worker, handle);
-}
-
-/* Send a worker, and wait for it; false if there is no slot for it. */
-static bool
-send_worker(Database *database, TimestampTz tell_until)
-{
-	BackgroundWorkerHandle *worker;
-
-	if (!start_worker(database, tell_until, &worker))
+	worker.bgw_main_arg = UInt32GetDatum(purge_state->visit.number);
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
 	{
 		if (!no_slot)
 			ereport(WARNING,
@@ -273,58 +240,54 @@ send_worker(Database *database, TimestampTz tell_until)
 		return false;
 	}
 	no_slot = false;
-	wait_for_worker(worker);
-	pfree(worker);
+	wait_for_worker(handle);
+	pfree(handle);
 	return true;
 }
 
-/* Visit a database, and forget it if it is gone or has no more leases. Returns whether the visit ran out of time. */
+/* Visit a database. Returns false if it is gone, or has no leases any more. */
 static bool
 visit_database(Database *database)
 {
-	VisitReport *report = &purge_state->report;
-	TimestampTz tell_until = clock_now();
+	const Visit *visit = &purge_state->visit;
 	bool		open;
 
-	database->visited = true;
 	database->visited_at = round_begun_at;
-	database->result = VISIT_LOCKED;
 	if (!search_databases(database->oid, &open))
-	{
-		forget(database);
 		return false;
-	}
-	if (!open || !send_worker(database, tell_until))
-		return false;
+	if (!open || !send_worker(database))
+		return true;
 
-	database->result = report->result;
-	database->rows_left = (database->next_block > 0 && database->rows_left) || report->rows_left;
-	if (report->result == VISIT_DONE || report->result == VISIT_UNFINISHED)
-		database->told_until = tell_until;
-	database->next_block = report->result == VISIT_DONE ? 0 : report->next_block;
-	database->failures = report->result == VISIT_FAILED ? database->failures + 1 : 0;
-	if (report->result == VISIT_NO_EXTENSION || (report->result == VISIT_DONE && !database->rows_left))
-		forget(database);
-	return report->result == VISIT_UNFINISHED;
+	if (visit->result == VISIT_UNFINISHED)
+		database->visited_at = 0;
+	database->failures = visit->result == VISIT_FAILED ? database->failures + 1 : 0;
+	database->next_block = visit->next_block;
+	database->told_until = visit->told_until;
+	return visit->result != VISIT_EMPTY;
 }
 
-/* Visit every database that is due. Returns whether any visit ran out of time. */
+/* Visit every database that is due. Returns whether one is to be visited again at once. */
 static bool
 visit_databases(void)
 {
-	List	   *known = list_copy(databases);
-	bool		unfinished = false;
+	bool		again = false;
 	ListCell   *cell;
 
-	foreach(cell, known)
+	foreach(cell, databases)
 	{
 		Database   *database = lfirst(cell);
 
-		if (is_due(database) && purge_interval > 0 && visit_database(database))
-			unfinished = true;
+		if (purge_interval == 0 || !is_due(database))
+			continue;
+		if (visit_database(database))
+			again = again || database->visited_at == 0;
+		else
+		{
+			databases = foreach_delete_current(databases, cell);
+			pfree(database);
+		}
 	}
-	list_free(known);
-	return unfinished;
+	return again;
 }
 
 /* Microseconds until the next round begins; negative: not before the latch is set. */

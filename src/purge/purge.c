@@ -14,9 +14,6 @@
  * of its batch in shared memory. A request that meets this transaction looks
  * again until the batch is over.
  *
- * A session that grants a lease tells the launcher its database, once a round.
- * So databases without leases need no visits.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -25,18 +22,17 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
-#include "storage/lwlock.h"
 #include "storage/procarray.h"
 #include "utils/guc.h"
+#include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/shared_memory.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
-#include "store/assertion_cache.h"
 #include "store/store.h"
 
 /*
@@ -74,12 +70,10 @@ create_state(void *memory, int tranche)
 {
 	PurgeState *state = memory;
 
-	pg_atomic_init_u32(&state->round, 1);
 	pg_atomic_init_u32(&state->batch_xid, InvalidTransactionId);
-	SpinLockInit(&state->mutex);
 }
 
-static const SharedPart state_part = {"lease_lock purge 1", state_size, create_state, (void **) &purge_state};
+static const SharedPart state_part = {"lease_lock purge 2", state_size, create_state, (void **) &purge_state};
 
 void
 purge_init(void)
@@ -133,7 +127,7 @@ purge_row(LeaseStore *store, const text *resource, const ItemPointerData *tid, T
 		if (may_be_purged(&row, limit))
 		{
 			forget_assertions();	/* this transaction may have asserted it */
-			purged = store_try_delete(store, &row);
+			purged = store_try_write(store, &row, NULL);
 		}
 		heap_freetuple(row.tuple);
 	}
@@ -150,7 +144,7 @@ purge_leases(void)
 {
 	TimestampTz limit = purge_limit();
 	LeaseStore *store = store_open(RowExclusiveLock);
-	StoreScan  *scan = store_scan(store, ended_before, &limit);
+	StoreScan  *scan = store_scan(store, SCAN_COMMITTED, ended_before, &limit);
 	int64		purged = 0;
 	ItemPointerData tid;
 	Lease		lease;
@@ -173,28 +167,28 @@ announce_batch(void)
 	pg_memory_barrier();
 }
 
-/* Purge the blocks of a batch, or some of them: next_block says where the next batch begins. */
-static void
+/*
+ * Purge the blocks of a batch, or some of them: next_block says where the next
+ * batch begins. Returns the number of rows that were removed.
+ */
+static int64
 purge_blocks(LeaseStore *store, BlockNumber first_block, PurgeBatch *batch)
 {
 	TimestampTz limit = purge_limit();
-	StoreScan  *scan = store_scan_blocks(store, first_block, BATCH_BLOCKS, is_any, NULL);
+	StoreScan  *scan = store_scan_blocks(store, first_block, first_block + (BATCH_BLOCKS - 1),
+										 SCAN_COMMITTED, ended_before, &limit);
 	BlockNumber block = InvalidBlockNumber;
+	int64		purged = 0;
 	int64		begun_at = 0;
 	ItemPointerData tid;
 	Lease		lease;
 
-	while (store_next_possible(scan, &lease, &tid))
+	while (store_next(scan, &lease, &tid))
 	{
 		BlockNumber row_block = ItemPointerGetBlockNumber(&tid);
 
-		if (!is_free(&lease, limit))
-		{
-			batch->rows_left = true;
-			continue;
-		}
-		if (row_block != block && batch->purged > 0 &&
-			(batch->purged >= BATCH_ROWS || clock_monotonic() - begun_at >= BATCH_TIME))
+		if (row_block != block && purged > 0 &&
+			(purged >= BATCH_ROWS || clock_monotonic() - begun_at >= BATCH_TIME))
 		{
 			batch->next_block = row_block;
 			break;
@@ -207,16 +201,33 @@ purge_blocks(LeaseStore *store, BlockNumber first_block, PurgeBatch *batch)
 			announce_batch();
 		}
 		if (purge_row(store, lease.resource, &tid, limit))
-			batch->purged++;
-		else
-			batch->rows_left = true;
+			purged++;
 	}
 	store_end_scan(scan);
+	return purged;
+}
+
+/*
+ * Are there no rows, and no open transaction that may leave one? One snapshot
+ * tells that: while batches are purged, a row can move to a block before them.
+ */
+static bool
+is_empty(LeaseStore *store)
+{
+	StoreScan  *scan = store_scan(store, SCAN_POSSIBLE, is_any, NULL);
+	ItemPointerData tid;
+	Lease		lease;
+	bool		empty = !store_next(scan, &lease, &tid);
+
+	store_end_scan(scan);
+	return empty;
 }
 
 /*
  * Purge one batch of the worker, beginning at the given block, in the current
- * transaction. The caller must commit it right after.
+ * transaction. The caller must commit it right after. The batch has the
+ * privileges of the owner of the lock table, which cannot change while the
+ * table is locked. An error ends the transaction, which restores the role.
  */
 PurgeBatch
 purge_batch(BlockNumber first_block)
@@ -224,20 +235,30 @@ purge_batch(BlockNumber first_block)
 	PurgeBatch	batch = {.result = VISIT_LOCKED, .next_block = first_block};
 	LeaseStore *store;
 	StoreOpening opening = store_open_if_free(RowExclusiveLock, &store);
+	Oid			user;
+	int			context;
+	int64		purged;
 
 	if (opening != STORE_OPEN)
 	{
 		if (opening == STORE_ABSENT)
-			batch.result = VISIT_NO_EXTENSION;
+			batch.result = VISIT_EMPTY;
 		return batch;
 	}
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(store->table->rd_rel->relowner, context | SECURITY_RESTRICTED_OPERATION);
 
 	batch.nblocks = RelationGetNumberOfBlocks(store->table);
 	batch.next_block = Min(first_block + BATCH_BLOCKS, batch.nblocks);
-	purge_blocks(store, first_block, &batch);
+	purged = purge_blocks(store, first_block, &batch);
+	if (batch.next_block < batch.nblocks)
+		batch.result = VISIT_UNFINISHED;
+	else
+		batch.result = purged == 0 && is_empty(store) ? VISIT_EMPTY : VISIT_DONE;
+
+	SetUserIdAndSecContext(user, context);
 	store_close(store);
-	stats_add(STATS_PURGED, batch.purged);
-	batch.result = batch.next_block < batch.nblocks ? VISIT_UNFINISHED : VISIT_DONE;
+	stats_add(STATS_PURGED, purged);
 	return batch;
 }
 
@@ -290,34 +311,4 @@ wait_for_purge(TransactionId xid, PurgePatience *patience)
 	pg_usleep(patience->pause);
 	patience->pause = Min(patience->pause * 2, LONGEST_PAUSE);
 	return true;
-}
-
-/*
- * Tell the launcher that this database has leases. Once a round is enough; any
- * further grant only reads the number of the round.
- */
-void
-purge_note_grant(void)
-{
-	static uint32 noted_in = 0;
-	uint32		round;
-	bool		known = false;
-
-	if (purge_state == NULL)
-		return;
-	round = pg_atomic_read_u32(&purge_state->round);
-	if (round == noted_in)
-		return;
-	noted_in = round;
-
-	SpinLockAcquire(&purge_state->mutex);
-	for (int i = 0; i < purge_state->ngranted_in && i < MAX_GRANTED_IN; i++)
-		known = known || purge_state->granted_in[i] == MyDatabaseId;
-	if (!known)
-	{
-		if (purge_state->ngranted_in < MAX_GRANTED_IN)
-			purge_state->granted_in[purge_state->ngranted_in] = MyDatabaseId;
-		purge_state->ngranted_in = Min(purge_state->ngranted_in + 1, MAX_GRANTED_IN + 1);
-	}
-	SpinLockRelease(&purge_state->mutex);
 }

@@ -9,9 +9,7 @@
 #define LEASE_LOCK_PURGE_H
 
 #include "port/atomics.h"
-#include "postmaster/bgworker.h"
 #include "storage/block.h"
-#include "storage/spin.h"
 
 #include "base/types.h"
 
@@ -19,47 +17,28 @@
 typedef enum VisitResult
 {
 	VISIT_FAILED,				/* by an error, which was logged */
-	VISIT_NO_EXTENSION,
 	VISIT_LOCKED,				/* another session has locked the table or the database */
 	VISIT_UNFINISHED,			/* the visit ran out of time */
-	VISIT_DONE
+	VISIT_DONE,
+	VISIT_EMPTY					/* there are no rows, or there is no extension */
 } VisitResult;
 
-/* What the launcher tells the worker. */
-typedef struct VisitOrder
+/* A visit: what the launcher tells the worker, and what the worker answers. */
+typedef struct Visit
 {
-	uint64		visit;
+	uint32		number;
 	Oid			database;
-	BlockNumber first_block;
-	TimestampTz told_until;		/* send notices of leases that expired after this time */
-	TimestampTz tell_until;		/* and up to this time */
-} VisitOrder;
-
-StaticAssertDecl(sizeof(VisitOrder) <= BGW_EXTRALEN, "an order has to fit into bgw_extra");
-
-/* Report of a worker. The launcher reads it when the worker has ended. */
-typedef struct VisitReport
-{
-	uint64		visit;			/* visit that it belongs to */
+	BlockNumber next_block;		/* where the purge begins, and then where it goes on the next time */
+	TimestampTz told_until;		/* notices of leases that expired up to this time were sent */
+	TimestampTz tell_until;		/* send those of leases that expired up to this time */
 	VisitResult result;
-	BlockNumber next_block;		/* where the next visit begins */
-	bool		rows_left;		/* in the blocks that it visited */
-} VisitReport;
-
-/* Beyond this number of databases, any database may have had grants. */
-#define MAX_GRANTED_IN	64
+} Visit;
 
 /* In shared memory. */
 typedef struct PurgeState
 {
-	pg_atomic_uint32 round;		/* of the launcher; from 1 */
 	pg_atomic_uint32 batch_xid; /* last transaction in which the worker removed rows */
-
-	slock_t		mutex;			/* protects the next two */
-	int			ngranted_in;	/* MAX_GRANTED_IN + 1: more than fit */
-	Oid			granted_in[MAX_GRANTED_IN]; /* databases, in this round */
-
-	VisitReport report;			/* of the worker; there is only one at a time */
+	Visit		visit;			/* the last one; the launcher reads it when the worker has ended */
 } PurgeState;
 
 /* How long a request has waited for the worker's batch. */
@@ -76,8 +55,6 @@ typedef struct PurgeBatch
 	VisitResult result;
 	BlockNumber next_block;
 	BlockNumber nblocks;
-	int64		purged;
-	bool		rows_left;
 } PurgeBatch;
 
 /* purge.c: the rule */
@@ -87,10 +64,6 @@ extern int64 purge_leases(void);
 extern PurgeBatch purge_batch(BlockNumber first_block);
 extern TransactionId purge_met(const LeaseRows *rows);
 extern bool wait_for_purge(TransactionId xid, PurgePatience *patience);
-extern void purge_note_grant(void);
-
-/* expired.c: notices of leases that expired */
-extern void tell_expired(TimestampTz after, TimestampTz until);
 
 /* launcher.c: the background worker that sends others */
 extern void launcher_init(void);

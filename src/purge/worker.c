@@ -4,8 +4,7 @@
  *		The purge worker: removes leases that ended, in one database.
  *
  * The worker leaves after a short while, done or not, because a database with
- * a session in it cannot be dropped, copied or renamed. It logs its errors
- * itself. The launcher then waits longer and longer between its visits.
+ * a session in it cannot be dropped, copied or renamed.
  *
  * The worker connects as the bootstrap superuser. So it must not run anything
  * that a user defines. It runs no SQL; it reads and deletes rows through the
@@ -18,26 +17,22 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_class.h"
 #include "commands/dbcommands.h"
-#include "commands/extension.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
-#include "storage/lmgr.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "base/background.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "monitor/monitor.h"
 #include "purge/purge.h"
+#include "store/store.h"
 
 /* About how long a worker stays in a database, in microseconds. */
 #define VISIT_TIME			(2 * USECS_PER_SEC)
@@ -74,51 +69,54 @@ report_progress(BlockNumber block, BlockNumber nblocks)
 	pgstat_report_activity(STATE_RUNNING, activity);
 }
 
-/*
- * Lock the lock table as a batch does, and return its owner. Returns
- * InvalidOid if there is no table, or if it is locked.
- */
-static Oid
-lock_table_owner(void)
+/* Let the launcher know, unless it no longer waits for this visit. */
+static void
+report(const Visit *visit)
 {
-	Oid			extension = get_extension_oid("lease_lock", true);
-	Oid			relid = InvalidOid;
-	Oid			owner = InvalidOid;
-	HeapTuple	tuple;
+	if (purge_state->visit.number == visit->number)
+		purge_state->visit = *visit;
+}
 
-	if (OidIsValid(extension))
-		relid = get_relname_relid("lease_lock", get_extension_schema(extension));
-	if (!OidIsValid(relid) || !ConditionalLockRelationOid(relid, RowExclusiveLock))
-		return InvalidOid;
+/* StoreFilter: leases that expired since the last visit, and leases whose session has ended. */
+static bool
+has_expired(const Lease *lease, const void *arg)
+{
+	const Visit *visit = arg;
 
-	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	if (HeapTupleIsValid(tuple))
-	{
-		owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
-		ReleaseSysCache(tuple);
-	}
-	return owner;
+	return lease->owner != NULL &&
+		(lease->session == SESSION_ENDED ||
+		 (lease->expires_at > visit->told_until && lease->expires_at <= visit->tell_until));
 }
 
 /*
- * Purge a batch with the privileges of the owner of the lock table, which
- * cannot change while the table is locked. An error ends the transaction,
- * which restores the role. Without an owner, the batch only finds out why
- * there is none.
+ * Send notices of leases that expired: no code runs when that happens. The next
+ * visit does not send them again, whatever happens to this one.
  */
-static PurgeBatch
-purge_as_owner(BlockNumber first_block)
+static void
+tell_expired(Visit *visit)
 {
-	Oid			owner = lock_table_owner();
-	Oid			user;
-	int			context;
-	PurgeBatch	batch;
+	LeaseStore *store;
+	bool		told;
 
-	GetUserIdAndSecContext(&user, &context);
-	SetUserIdAndSecContext(OidIsValid(owner) ? owner : user, context | SECURITY_RESTRICTED_OPERATION);
-	batch = purge_batch(first_block);
-	SetUserIdAndSecContext(user, context);
-	return batch;
+	begin_transaction();
+	told = !event_is_watched(EVENT_EXPIRED);
+	if (!told && may_stay_in_database() && store_open_if_free(AccessShareLock, &store) == STORE_OPEN)
+	{
+		StoreScan  *scan = store_scan(store, SCAN_COMMITTED, has_expired, visit);
+		ItemPointerData tid;
+		Lease		lease;
+
+		while (store_next(scan, &lease, &tid))
+			tell_watchers(EVENT_EXPIRED, &lease);
+		store_end_scan(scan);
+		store_close(store);
+		told = true;
+	}
+	end_transaction();
+
+	if (told)
+		visit->told_until = visit->tell_until;
+	report(visit);
 }
 
 /*
@@ -126,33 +124,25 @@ purge_as_owner(BlockNumber first_block)
  * worker rests between batches, to leave the processor and the disk to other
  * sessions.
  */
-static PurgeBatch
-visit(const VisitOrder *order)
+static void
+purge(Visit *visit)
 {
-	PurgeBatch	batch = {.result = VISIT_UNFINISHED, .next_block = order->first_block};
 	int64		begun_at = clock_monotonic();
-	bool		rows_left = false;
-
-	report_progress(order->first_block, order->first_block);
-	begin_transaction();
-	if (may_stay_in_database())
-		tell_expired(order->told_until, order->tell_until);
-	end_transaction();
 
 	for (;;)
 	{
 		int64		batch_begun_at = clock_monotonic();
+		PurgeBatch	batch = {.result = VISIT_LOCKED, .next_block = visit->next_block};
 
 		begin_transaction();
 		if (may_stay_in_database())
-			batch = purge_as_owner(batch.next_block);
-		else
-			batch.result = VISIT_LOCKED;
+			batch = purge_batch(visit->next_block);
 		end_transaction();
-		batch.rows_left = rows_left = rows_left || batch.rows_left;
 
+		visit->result = batch.result;
+		visit->next_block = batch.result == VISIT_DONE ? 0 : batch.next_block;
 		if (batch.result != VISIT_UNFINISHED || clock_monotonic() - begun_at >= VISIT_TIME)
-			return batch;
+			return;
 
 		report_progress(batch.next_block, batch.nblocks);
 		worker_nap((clock_monotonic() - batch_begun_at) * REST_FACTOR);
@@ -189,18 +179,6 @@ add_context(void *arg)
 	errcontext("purge of leases that ended in database \"%s\"", (const char *) arg);
 }
 
-/* Have errors say which database is meant. */
-static void
-begin_context(ErrorContextCallback *callback)
-{
-	StartTransactionCommand();
-	callback->arg = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
-	CommitTransactionCommand();
-	callback->callback = add_context;
-	callback->previous = error_context_stack;
-	error_context_stack = callback;
-}
-
 /*
  * The visit failed. A lock that another session holds is no error: the next
  * visit tries again.
@@ -220,51 +198,62 @@ log_failure(void)
 	return result;
 }
 
+/* Connect to the database; false if another session is about to drop it, which would make that a fatal error. */
+static bool
+connect_to(Oid database)
+{
+	if (!lock_database(database))
+		return false;
+	override_settings();
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	unlock_database(database);
+	return true;
+}
+
 /*
- * Entry point of the worker. It catches an error of the visit, because the
- * server logs every worker that exits with an error.
+ * Visit the database. An error is caught, because the server logs every worker
+ * that exits with an error. The next visit begins with the first block, in case
+ * the error is in the block that this one has reached.
  */
+static void
+visit_database(Visit *visit)
+{
+	ErrorContextCallback callback = {.previous = error_context_stack, .callback = add_context};
+
+	StartTransactionCommand();
+	callback.arg = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
+	CommitTransactionCommand();
+	error_context_stack = &callback;
+	report_progress(visit->next_block, visit->next_block);
+	PG_TRY();
+	{
+		tell_expired(visit);
+		purge(visit);
+	}
+	PG_CATCH();
+	{
+		visit->result = log_failure();
+		visit->next_block = 0;
+	}
+	PG_END_TRY();
+	error_context_stack = callback.previous;
+}
+
+/* Entry point of the worker. The argument is the number of the visit. */
 void
 lease_purge_worker_main(Datum arg)
 {
-	VisitReport *report = &purge_state->report;
-	PurgeBatch	last = {.result = VISIT_LOCKED};
-	ErrorContextCallback callback;
-	VisitOrder	order;
-
-	memcpy(&order, MyBgworkerEntry->bgw_extra, sizeof(order));
+	Visit		visit = purge_state->visit;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	/* Connecting to a database that is being dropped would be a fatal error. */
-	if (!lock_database(order.database))
-	{
-		report->result = VISIT_LOCKED;
+	if (visit.number != DatumGetUInt32(arg))
 		return;
-	}
-	override_settings();
-	BackgroundWorkerInitializeConnectionByOid(order.database, InvalidOid, 0);
-	unlock_database(order.database);
-
-	begin_context(&callback);
-	PG_TRY();
-	{
-		last = visit(&order);
-	}
-	PG_CATCH();
-	{
-		last.result = log_failure();
-		last.next_block = order.first_block;
-		last.rows_left = true;
-	}
-	PG_END_TRY();
-	error_context_stack = callback.previous;
-
-	if (report->visit != order.visit)
-		return;					/* the launcher no longer waits for this visit */
-	report->next_block = last.next_block;
-	report->rows_left = last.rows_left;
-	report->result = last.result;
+	if (connect_to(visit.database))
+		visit_database(&visit);
+	else
+		visit.result = VISIT_LOCKED;
+	report(&visit);
 }

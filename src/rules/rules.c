@@ -91,6 +91,14 @@ make_tombstone(Lease *lease, TimestampTz free_at)
 	lease->session = SESSION_NONE;
 }
 
+/* The transaction that must end before the row can be written, whatever the row contains. */
+static TransactionId
+write_waits_for(const LeaseRow *row)
+{
+	return TransactionIdIsValid(row->inserted_by) ? row->inserted_by :
+		TransactionIdIsValid(row->changed_by) ? row->changed_by : row->locked_by;
+}
+
 /*
  * Find what keeps the row from being free.
  *
@@ -101,72 +109,48 @@ make_tombstone(Lease *lease, TimestampTz free_at)
 Obstacle
 obstacle_in(const LeaseRow *row, TimestampTz now)
 {
-	const Lease *lease = &row->lease;
+	TransactionId transaction = write_waits_for(row);
+	bool		free = is_free(&row->lease, now);
 
-	if (lease->owner == NULL && is_free(lease, now))
+	if (free && row->lease.owner == NULL)
 		return (Obstacle) {.exists = false};
-	if (TransactionIdIsValid(row->inserted_by))
-		return (Obstacle) {.exists = true, .transaction = row->inserted_by};
-	if (TransactionIdIsValid(row->changed_by))
-		return (Obstacle) {.exists = true, .transaction = row->changed_by};
-	if (!is_free(lease, now))
-		return (Obstacle) {.exists = true, .until = free_from(lease)};
-	if (TransactionIdIsValid(row->locked_by))
-		return (Obstacle) {.exists = true, .transaction = row->locked_by};
-	return (Obstacle) {.exists = false};
-}
-
-/* The transaction that must end before the row can be written, whatever the row contains. */
-static TransactionId
-write_waits_for(const LeaseRow *row)
-{
-	return TransactionIdIsValid(row->inserted_by) ? row->inserted_by :
-		TransactionIdIsValid(row->changed_by) ? row->changed_by : row->locked_by;
+	if (!free && !is_open(row))
+		return (Obstacle) {.exists = true, .until = free_from(&row->lease)};
+	return (Obstacle) {.exists = TransactionIdIsValid(transaction), .transaction = transaction};
 }
 
 /*
- * The weakest row lock that conflicts with the action. FOR KEY SHARE, which
+ * The weakest row lock that conflicts with each action. FOR KEY SHARE, which
  * asserts a lease, does not conflict with renewals.
  */
-static LockTupleMode
-conflicting_mode(OwnAction action)
-{
-	switch (action)
-	{
-		case ACTION_RELY:
-			return LockTupleExclusive;
-		case ACTION_PROLONG:
-			return LockTupleShare;
-		case ACTION_END:
-			break;
-	}
-	return LockTupleKeyShare;
-}
+static const LockTupleMode conflicting_modes[] = {
+	[ACTION_RELY] = LockTupleExclusive,
+	[ACTION_PROLONG] = LockTupleShare,
+	[ACTION_END] = LockTupleKeyShare
+};
 
 /* The transaction that locks the row, if its lock conflicts with the action. */
 static TransactionId
 locker_in_conflict(const LeaseRow *row, OwnAction action)
 {
-	return row->lock_mode >= conflicting_mode(action) ? row->locked_by : InvalidTransactionId;
+	return row->lock_mode >= conflicting_modes[action] ? row->locked_by : InvalidTransactionId;
 }
 
 /* --- Who may have a lease ------------------------------------------------ */
 
+/* Refuse because of a transaction or, if there is none, a lease until a time. */
 static Decision
-refuse_for_transaction(TransactionId transaction)
+refuse_for(Obstacle obstacle, const LeaseRow *blocker)
 {
+	bool		open = TransactionIdIsValid(obstacle.transaction);
+
 	return (Decision) {
 		.verdict = VERDICT_REFUSE,
-		.open = true,
-		.transaction = transaction,
-		.until = DT_NOEND
+		.open = open,
+		.transaction = obstacle.transaction,
+		.until = open ? DT_NOEND : obstacle.until,
+		.blocker = open ? NULL : blocker
 	};
-}
-
-static Decision
-refuse_until(TimestampTz until, const LeaseRow *blocker)
-{
-	return (Decision) {.verdict = VERDICT_REFUSE, .until = until, .blocker = blocker};
 }
 
 /*
@@ -178,7 +162,7 @@ refuse_until(TimestampTz until, const LeaseRow *blocker)
 static Decision
 decide_own(const LeaseRow *own, const LeaseRequest *request)
 {
-	Decision	decision = refuse_until(free_from(&own->lease), own);
+	Decision	decision = refuse_for((Obstacle) {.until = free_from(&own->lease)}, own);
 
 	decision.own_lease = true;
 	if (request->if_own == IF_OWN_REFUSE || own->lease.mode != request->mode ||
@@ -230,8 +214,7 @@ static Decision
 decide_exclusive(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
 {
 	Decision	decision = {.verdict = VERDICT_GRANT, .slot = EXCLUSIVE_SLOT};
-	TransactionId transaction = InvalidTransactionId;
-	TimestampTz until = DT_NOBEGIN;
+	Obstacle	last = {.until = DT_NOBEGIN};
 	const LeaseRow *blocker = NULL;
 	bool		own = false;
 
@@ -253,21 +236,18 @@ decide_exclusive(const LeaseRows *rows, const LeaseRequest *request, TimestampTz
 		if (!obstacle.exists)
 			note_former(&decision, row);
 		else if (TransactionIdIsValid(obstacle.transaction))
-			transaction = obstacle.transaction;
+			last.transaction = obstacle.transaction;
 		else
 		{
-			until = Max(until, obstacle.until);
+			last.until = Max(last.until, obstacle.until);
 			if (blocker == NULL || row->lease.owner != NULL)
 				blocker = row;
 		}
 	}
 
-	if (TransactionIdIsValid(transaction))
-		decision = refuse_for_transaction(transaction);
-	else if (until != DT_NOBEGIN)
-		decision = refuse_until(until, blocker);
-	if (decision.verdict == VERDICT_REFUSE)
+	if (TransactionIdIsValid(last.transaction) || last.until != DT_NOBEGIN)
 	{
+		decision = refuse_for(last, blocker);
 		decision.blocker = blocker;
 		decision.own_lease = own;
 	}
@@ -279,27 +259,27 @@ typedef struct Seats
 {
 	int			taken;
 	int			last_taken;		/* slot that count_taken() saw last */
-	bool		open;			/* some are taken by open transactions */
-	TransactionId transaction;	/* one of these transactions */
+	TransactionId transaction;	/* an open one that takes some of them */
 	TimestampTz first_free_at;	/* earliest end among the others */
 	const LeaseRow *blocker;	/* row of one holder */
+	const LeaseRow *own_lease;	/* a lease that the owner holds, or may hold after an open change */
 	int			expired_count;	/* expired leases of other owners */
 	const LeaseRow *own_row;	/* candidates to write: the owner's former row, */
 	const LeaseRow *tombstone;	/* else a tombstone, */
-	const LeaseRow *expired;	/* else an expired lease, */
-	int			unused;			/* else a new row, in the lowest slot without one */
+	const LeaseRow *expired;	/* else an expired lease */
 } Seats;
 
 static void
-count_taken(Seats *seats, const LeaseRow *row, Obstacle obstacle)
+count_taken(Seats *seats, const LeaseRow *row, Obstacle obstacle, bool own)
 {
 	if (seats->last_taken != row->lease.slot)
 		seats->taken++;
 	seats->last_taken = row->lease.slot;
+	if (own && seats->own_lease == NULL)
+		seats->own_lease = row;
 
 	if (TransactionIdIsValid(obstacle.transaction))
 	{
-		seats->open = true;
 		seats->transaction = obstacle.transaction;
 		return;
 	}
@@ -339,26 +319,6 @@ unused_slot(const LeaseRows *rows)
 	return slot;
 }
 
-static Seats
-look_at_seats(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
-{
-	Seats		seats = {.first_free_at = DT_NOEND, .unused = unused_slot(rows)};
-
-	for (int i = 0; i < rows->count; i++)
-	{
-		const LeaseRow *row = &rows->row[i];
-		Obstacle	obstacle = obstacle_in(row, now);
-
-		if (row->lease.slot == EXCLUSIVE_SLOT)
-			continue;
-		if (obstacle.exists)
-			count_taken(&seats, row, obstacle);
-		else if (!TransactionIdIsValid(write_waits_for(row)))
-			offer_row(&seats, row, request);
-	}
-	return seats;
-}
-
 /*
  * Any of the leases may end first. If only one slot is taken, and it is open,
  * the request waits for its transaction.
@@ -366,82 +326,78 @@ look_at_seats(const LeaseRows *rows, const LeaseRequest *request, TimestampTz no
 static Decision
 refuse_full(const Seats *seats)
 {
-	Decision	decision = refuse_until(seats->first_free_at, seats->blocker);
+	Obstacle	obstacle = {.until = seats->first_free_at};
+	Decision	decision;
 
-	decision.open = seats->open;
-	if (seats->open && seats->taken == 1)
-	{
-		decision.transaction = seats->transaction;
-		decision.until = DT_NOEND;
-	}
+	if (seats->taken == 1)
+		obstacle.transaction = seats->transaction;
+	decision = refuse_for(obstacle, seats->blocker);
+	decision.open = TransactionIdIsValid(seats->transaction);
 	return decision;
 }
 
 /*
- * Choose the row to write. If there is no room for an expired permit beside
- * the new one, the new permit takes over the row of the expired one, so that
- * its owner learns of the loss.
+ * Choose the row to write; without one, a new row in the lowest slot that has
+ * none. If there is no room for an expired permit beside the new one, the new
+ * permit takes over the row of the expired one, so that its owner learns of
+ * the loss.
  */
 static Decision
-grant_seat(const Seats *seats, int room)
+grant_seat(const LeaseRows *rows, const Seats *seats, int room)
 {
 	Decision	decision = {.verdict = VERDICT_GRANT};
 	bool		replaces = seats->expired != NULL && seats->taken + seats->expired_count >= room;
 
 	decision.target = seats->own_row ? seats->own_row :
 		seats->tombstone && !replaces ? seats->tombstone : seats->expired;
-	decision.slot = decision.target ? decision.target->lease.slot : seats->unused;
+	decision.slot = decision.target ? decision.target->lease.slot : unused_slot(rows);
 	if (decision.target != NULL)
 		note_former(&decision, decision.target);
 	return decision;
 }
 
 /*
- * A shared lease or permit needs the exclusive slot to be free. A permit also
- * needs fewer taken slots than there are permits. Shared leases count as taken
- * permits.
+ * A shared lease or permit needs the exclusive slot, whose row comes last, to
+ * be free. A permit also needs fewer taken slots than there are permits. Shared
+ * leases count as taken permits.
  */
 static Decision
 decide_beside_others(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
 {
 	int			room = request->mode == MODE_PERMIT ? request->permits : MAX_SLOT;
+	Seats		seats = {.first_free_at = DT_NOEND};
 	const LeaseRow *exclusive = NULL;
 	Decision	decision;
-	Seats		seats;
 
 	for (int i = 0; i < rows->count; i++)
 	{
 		const LeaseRow *row = &rows->row[i];
 		Obstacle	obstacle = obstacle_in(row, now);
 
-		if (row->lease.slot != EXCLUSIVE_SLOT)
-			continue;
-		if (obstacle.exists)
+		if (row->lease.slot == EXCLUSIVE_SLOT && obstacle.exists)
 		{
-			decision = TransactionIdIsValid(obstacle.transaction) ?
-				refuse_for_transaction(obstacle.transaction) : refuse_until(obstacle.until, row);
+			decision = refuse_for(obstacle, row);
 			decision.own_lease = holds_now(row, request, now);
 			return decision;
 		}
-		exclusive = row;
+		if (row->lease.slot == EXCLUSIVE_SLOT)
+			exclusive = row;
+		else if (obstacle.exists)
+			count_taken(&seats, row, obstacle, holds_now(row, request, now) || may_be_own(row, request, now));
+		else if (!TransactionIdIsValid(write_waits_for(row)))
+			offer_row(&seats, row, request);
 	}
 
-	for (int i = 0; i < rows->count; i++)
+	if (seats.own_lease != NULL && !is_open(seats.own_lease))
+		return decide_own(seats.own_lease, request);
+	if (seats.own_lease != NULL)
 	{
-		const LeaseRow *row = &rows->row[i];
-
-		if (holds_now(row, request, now))
-			return decide_own(row, request);
-		if (row->lease.slot != EXCLUSIVE_SLOT && may_be_own(row, request, now))
-		{
-			decision = refuse_for_transaction(write_waits_for(row));
-			decision.own_lease = true;
-			return decision;
-		}
+		decision = refuse_for((Obstacle) {.transaction = write_waits_for(seats.own_lease)}, NULL);
+		decision.own_lease = true;
+		return decision;
 	}
 
-	seats = look_at_seats(rows, request, now);
-	decision = grant_seat(&seats, room);
+	decision = grant_seat(rows, &seats, room);
 	if (seats.taken >= room || decision.slot > MAX_SLOT)
 		return refuse_full(&seats);
 	if (exclusive != NULL)
@@ -566,27 +522,23 @@ find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action, Timest
 	return claimed;
 }
 
-/* Find the committed lease that a claim means, if it is held. */
-const LeaseRow *
-find_held(const LeaseRows *rows, const Claim *claim, TimestampTz now)
+/* Find a row that a break has to free, and a transaction that must end before it can free all of them. */
+ClaimedLease
+find_breakable(const LeaseRows *rows, TimestampTz now)
 {
-	ClaimedLease claimed = find_claimed(rows, claim, ACTION_PROLONG, now);
+	ClaimedLease found = {0};
 
-	return claimed.holds ? claimed.row : NULL;
-}
-
-/* A transaction that must end before all leases on the resource can be broken. */
-TransactionId
-break_waits_for(const LeaseRows *rows, TimestampTz now)
-{
 	for (int i = 0; i < rows->count; i++)
 	{
 		const LeaseRow *row = &rows->row[i];
 
-		if (obstacle_in(row, now).exists && TransactionIdIsValid(write_waits_for(row)))
-			return write_waits_for(row);
+		if (!obstacle_in(row, now).exists)
+			continue;
+		found.row = row;
+		if (TransactionIdIsValid(write_waits_for(row)))
+			found.transaction = write_waits_for(row);
 	}
-	return InvalidTransactionId;
+	return found;
 }
 
 /* Has the row been free since before the limit, and is it not in use by another transaction? */

@@ -61,12 +61,13 @@ extern bool takes_over(const LeaseRequest *request, const LeaseRow *row);
 extern const LeaseRow *free_seat(const LeaseRows *rows, TimestampTz now);
 extern int	unused_slot(const LeaseRows *rows);
 
-/* Actions of an owner on its own lease. */
+/* Actions on a lease. */
 typedef enum OwnAction
 {
 	ACTION_RELY,				/* assert it */
 	ACTION_PROLONG,				/* renew it */
-	ACTION_END					/* release or transfer it */
+	ACTION_END,					/* release or transfer it */
+	ACTION_BREAK				/* end all leases on the resource, as an administrator */
 } OwnAction;
 
 /* The lease that a claim means. */
@@ -78,8 +79,7 @@ typedef struct ClaimedLease
 } ClaimedLease;
 
 extern ClaimedLease find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action, TimestampTz now);
-extern const LeaseRow *find_held(const LeaseRows *rows, const Claim *claim, TimestampTz now);
-extern TransactionId break_waits_for(const LeaseRows *rows, TimestampTz now);
+extern ClaimedLease find_breakable(const LeaseRows *rows, TimestampTz now);
 extern bool may_be_purged(const LeaseRow *row, TimestampTz limit);
 extern int64 last_token(const LeaseRows *rows);
 

@@ -8,10 +8,10 @@
  * thousand rows under one lease cost one look.
  *
  * Nothing depends on this cache. What an assertion means is written in the
- * row, as a row lock. So the whole cache is dropped whenever an entry might
- * have become wrong: when the transaction writes any lease, and when it rolls
- * back to a savepoint. An entry also makes room for any other with the same
- * place.
+ * row, as a row lock. The server drops that lock if the subtransaction that
+ * took it is rolled back. So an entry counts only while that subtransaction is
+ * active. The whole cache is dropped when the transaction writes any lease. An
+ * entry also makes room for any other with the same place.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,14 +23,20 @@
 #include "base/compat.h"
 #include "base/names.h"
 #include "rules/rules.h"
-#include "store/assertion_cache.h"
+#include "store/store.h"
 
 #define PLACES	256
 
-static MemoryContext cache_context = NULL;	/* freed with the transaction */
-static Lease **places;			/* by the hash of the resource */
+typedef struct Assertion
+{
+	Lease		lease;
+	SubTransactionId made_in;
+} Assertion;
 
-static Lease **
+static MemoryContext cache_context = NULL;	/* freed with the transaction */
+static Assertion **places;		/* by the hash of the resource */
+
+static Assertion **
 place_of(const text *resource)
 {
 	return &places[hash_text(resource, 0) % PLACES];
@@ -40,9 +46,16 @@ place_of(const text *resource)
 const Lease *
 find_assertion(const text *resource, const Claim *claim)
 {
-	const Lease *lease = cache_context != NULL ? *place_of(resource) : NULL;
+	const Assertion *found = cache_context != NULL ? *place_of(resource) : NULL;
 
-	return lease != NULL && is_claimed(lease, claim) && same_text(lease->resource, resource) ? lease : NULL;
+	return found != NULL && is_claimed(&found->lease, claim) && same_text(found->lease.resource, resource) &&
+		SubTransactionIsActive(found->made_in) ? &found->lease : NULL;
+}
+
+static void
+forget_cache(void *arg)
+{
+	cache_context = NULL;
 }
 
 static text *
@@ -56,27 +69,36 @@ void
 remember_assertion(const Lease *lease)
 {
 	MemoryContext caller_context;
-	Lease	  **place;
+	Assertion  *assertion;
+	Assertion **place;
 
 	if (cache_context == NULL)
 	{
-		cache_context = AllocSetContextCreate(TopTransactionContext, "lease assertions", ALLOCSET_DEFAULT_SIZES);
-		places = MemoryContextAllocZero(cache_context, PLACES * sizeof(Lease *));
+		MemoryContext context = AllocSetContextCreate(TopTransactionContext, "lease assertions", ALLOCSET_DEFAULT_SIZES);
+		MemoryContextCallback *callback = MemoryContextAllocZero(context, sizeof(MemoryContextCallback));
+
+		callback->func = forget_cache;
+		MemoryContextRegisterResetCallback(context, callback);
+		places = MemoryContextAllocZero(context, PLACES * sizeof(Assertion *));
+		cache_context = context;
 	}
 
 	caller_context = MemoryContextSwitchTo(cache_context);
+	assertion = palloc(sizeof(Assertion));
+	assertion->lease = *lease;
+	assertion->lease.resource = copy_name(lease->resource);
+	assertion->lease.owner = copy_name(lease->owner);
+	assertion->made_in = GetCurrentSubTransactionId();
+	MemoryContextSwitchTo(caller_context);
+
 	place = place_of(lease->resource);
 	if (*place != NULL)
 	{
-		pfree((*place)->resource);
-		pfree((*place)->owner);
+		pfree((*place)->lease.resource);
+		pfree((*place)->lease.owner);
+		pfree(*place);
 	}
-	else
-		*place = palloc(sizeof(Lease));
-	**place = *lease;
-	(*place)->resource = copy_name(lease->resource);
-	(*place)->owner = copy_name(lease->owner);
-	MemoryContextSwitchTo(caller_context);
+	*place = assertion;
 }
 
 void
@@ -84,26 +106,4 @@ forget_assertions(void)
 {
 	if (cache_context != NULL)
 		MemoryContextDelete(cache_context);
-	cache_context = NULL;
-}
-
-static void
-forget_at_end(XactEvent event, void *arg)
-{
-	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
-		forget_assertions();
-}
-
-static void
-forget_at_rollback(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
-{
-	if (event == SUBXACT_EVENT_ABORT_SUB)
-		forget_assertions();
-}
-
-void
-assertion_cache_init(void)
-{
-	RegisterXactCallback(forget_at_end, NULL);
-	RegisterSubXactCallback(forget_at_rollback, NULL);
 }

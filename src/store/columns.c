@@ -43,8 +43,7 @@ get_field(const Lease *lease, const LeaseColumn *column)
 {
 	const char *field = (const char *) lease + column->offset;
 
-	return column->size == 2 ? *(const int16 *) field :
-		column->size == 4 ? *(const int32 *) field : *(const int64 *) field;
+	return column->size == 4 ? *(const int32 *) field : *(const int64 *) field;
 }
 
 static void
@@ -52,9 +51,7 @@ set_field(Lease *lease, const LeaseColumn *column, int64 value)
 {
 	char	   *field = (char *) lease + column->offset;
 
-	if (column->size == 2)
-		*(int16 *) field = (int16) value;
-	else if (column->size == 4)
+	if (column->size == 4)
 		*(int32 *) field = (int32) value;
 	else
 		*(int64 *) field = value;

@@ -15,7 +15,7 @@ typedef struct LeaseColumn
 {
 	Oid			type;
 	int			offset;			/* of the field */
-	int			size;			/* of the field, in bytes: 2, 4 or 8 */
+	int			size;			/* of the field, in bytes: 4 or 8 */
 	bool		not_null;
 	int64		null;			/* what the field has for NULL */
 	bool		renewed;		/* a renewal changes it */
@@ -28,13 +28,7 @@ extern const LeaseColumn lease_columns[NUM_COLUMNS];
 #define Anum_resource	1
 #define Anum_slot		2
 
-/* columns.c: between rows and leases */
 extern void lease_from_columns(Lease *lease, const Datum *values, const bool *isnull);
 extern TupleTableSlot *row_from_lease(LeaseStore *store, const Lease *lease);
-
-/* index_entries.c: index entries of a row that was written */
-extern bool is_key_index(Relation index);
-extern void insert_index_entries(LeaseStore *store, TupleTableSlot *row);
-extern void update_index_entries(LeaseStore *store, TupleTableSlot *row, bool only_summarizing);
 
 #endif							/* LEASE_LOCK_COLUMNS_H */

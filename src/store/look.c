@@ -8,13 +8,9 @@
  * no read with SERIALIZABLE, which would make transactions fail because of
  * leases that they did not get.
  *
- * While a row is being replaced, a dirty scan can miss both versions: it has
- * passed the place where the new version appears, and reaches the old version
- * when that is dead. So a look without the resource lock may miss rows. A look
- * under the resource lock misses none, since all versions were written before
- * it began. A transaction that the look meets may end before the look does.
- * Then the look takes the version that is left of the two. So it need not begin
- * again, and a row that it returns as open was still open at the end.
+ * A look without the resource lock may miss rows that are being replaced. A
+ * look under the lock misses none, and a row that it returns as open was still
+ * open at the end. src/README.md explains why.
  *
  * Scans go backward. Index entries with equal keys are in the order of the
  * versions' places in the table, so the newest version mostly comes first. So
@@ -115,16 +111,6 @@ read_lockers(LeaseRow *row)
 		pfree(members);
 }
 
-static void
-read_columns(LeaseRow *row, TupleDesc desc)
-{
-	Datum		values[MaxHeapAttributeNumber];
-	bool		isnull[MaxHeapAttributeNumber];
-
-	heap_deform_tuple(row->tuple, desc, values, isnull);
-	lease_from_columns(&row->lease, values, isnull);
-}
-
 /*
  * Copy the version that a scan found. The header is consistent only while the
  * buffer is locked, and may have changed since the visibility check.
@@ -133,6 +119,8 @@ static void
 read_row(LeaseStore *store, const SnapshotData *dirty, LeaseRow *row)
 {
 	BufferHeapTupleTableSlot *slot = (BufferHeapTupleTableSlot *) store->slot;
+	Datum		values[MaxHeapAttributeNumber];
+	bool		isnull[MaxHeapAttributeNumber];
 
 	LockBuffer(slot->buffer, BUFFER_LOCK_SHARE);
 	row->tuple = heap_copytuple(slot->base.tuple);
@@ -144,35 +132,41 @@ read_row(LeaseStore *store, const SnapshotData *dirty, LeaseRow *row)
 	row->lock_mode = LockTupleKeyShare;
 	row->locked_here = false;
 	read_lockers(row);
-	read_columns(row, RelationGetDescr(store->table));
+	heap_deform_tuple(row->tuple, RelationGetDescr(store->table), values, isnull);
+	lease_from_columns(&row->lease, values, isnull);
+}
+
+static void
+clear_rows(LeaseRows *rows)
+{
+	rows->count = 0;
+	rows->space = 2;			/* enough for most looks */
+	rows->row = palloc(rows->space * sizeof(LeaseRow));
 }
 
 static LeaseRow *
 add_row(LeaseRows *rows)
 {
 	if (rows->count == rows->space)
-	{
-		Size		size = (rows->space *= 4) * sizeof(LeaseRow);
-
-		if (rows->row == rows->first)
-			rows->row = memcpy(palloc(size), rows->first, sizeof(rows->first));
-		else
-			rows->row = repalloc_huge(rows->row, size);
-	}
+		rows->row = repalloc_huge(rows->row, (rows->space *= 4) * sizeof(LeaseRow));
 	return &rows->row[rows->count++];
 }
 
-/* Position the scan at the rows of a resource, in lease slots below a number. */
-static void
-set_keys(IndexScanDesc scan, const text *resource, int below)
+/* Begin to scan the rows of a resource, in lease slots below a number. */
+static IndexScanDesc
+begin_scan(LeaseStore *store, Snapshot snapshot, const text *resource, int below)
 {
+	int			nkeys = below > MAX_SLOT ? 1 : 2;
+	IndexScanDesc scan = index_beginscan(store->table, store->primary_key, snapshot, NULL, nkeys, 0, SO_NONE);
 	ScanKeyData keys[2];
 
 	ScanKeyEntryInitialize(&keys[0], 0, 1, BTEqualStrategyNumber, TEXTOID,
 						   C_COLLATION_OID, F_TEXTEQ, PointerGetDatum(resource));
-	ScanKeyEntryInitialize(&keys[1], 0, 2, BTLessEqualStrategyNumber, INT2OID,
-						   InvalidOid, F_INT2LE, Int16GetDatum(below - 1));
-	index_rescan(scan, keys, 2, NULL, 0);
+	if (nkeys > 1)
+		ScanKeyEntryInitialize(&keys[1], 0, 2, BTLessEqualStrategyNumber, INT2OID,
+							   InvalidOid, F_INT2LE, Int16GetDatum(below - 1));
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	return scan;
 }
 
 /*
@@ -181,7 +175,7 @@ set_keys(IndexScanDesc scan, const text *resource, int below)
  * are older versions of these slots, and the scan skips to the slots below.
  */
 static bool
-next_version(LeaseStore *store, IndexScanDesc scan, const text *resource, int done, int *skipped_to)
+next_version(LeaseStore *store, IndexScanDesc *scan, const text *resource, int done, int *skipped_to)
 {
 	int			dead = 0;
 
@@ -189,18 +183,21 @@ next_version(LeaseStore *store, IndexScanDesc scan, const text *resource, int do
 	{
 		CHECK_FOR_INTERRUPTS();
 
-		if (!scan->xs_heap_continue)
+		if (!(*scan)->xs_heap_continue)
 		{
 			if (dead > MAX_DEAD_ENTRIES && *skipped_to > done)
 			{
-				set_keys(scan, resource, done);
+				Snapshot	snapshot = (*scan)->xs_snapshot;
+
+				index_endscan(*scan);
+				*scan = begin_scan(store, snapshot, resource, done);
 				*skipped_to = done;
 				dead = 0;
 			}
-			if (index_getnext_tid(scan, BackwardScanDirection) == NULL)
+			if (index_getnext_tid(*scan, BackwardScanDirection) == NULL)
 				return false;
 		}
-		if (index_fetch_heap(scan, store->slot))
+		if (index_fetch_heap(*scan, store->slot))
 			return true;
 		dead++;
 	}
@@ -230,9 +227,8 @@ scan_rows(LeaseStore *store, const text *resource, LeaseRows *rows)
 	IndexScanDesc scan;
 
 	InitDirtySnapshot(dirty);
-	scan = index_beginscan(store->table, store->primary_key, &dirty, NULL, 2, 0, SO_NONE);
-	set_keys(scan, resource, MAX_SLOT + 1);
-	while (done > EXCLUSIVE_SLOT && next_version(store, scan, resource, skip_below, &skipped_to))
+	scan = begin_scan(store, &dirty, resource, MAX_SLOT + 1);
+	while (done > EXCLUSIVE_SLOT && next_version(store, &scan, resource, skip_below, &skipped_to))
 	{
 		LeaseRow   *row = add_row(rows);
 
@@ -295,9 +291,7 @@ store_look(LeaseStore *store, const text *resource, LeaseRows *rows)
 {
 	uint64		ended = transactions_ended();
 
-	rows->space = lengthof(rows->first);
-	rows->row = rows->first;
-	rows->count = 0;
+	clear_rows(rows);
 	scan_rows(store, resource, rows);
 	settle_rows(rows);
 	rows->same_moment = rows->count == 1 || ended == transactions_ended();
@@ -315,12 +309,9 @@ store_look_committed(LeaseStore *store, const text *resource, LeaseRows *rows)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	SnapshotData none = {0};
-	IndexScanDesc scan = index_beginscan(store->table, store->primary_key, SnapshotAny, NULL, 2, 0, SO_NONE);
+	IndexScanDesc scan = begin_scan(store, SnapshotAny, resource, MAX_SLOT + 1);
 
-	rows->space = lengthof(rows->first);
-	rows->row = rows->first;
-	rows->count = 0;
-	set_keys(scan, resource, MAX_SLOT + 1);
+	clear_rows(rows);
 	while (index_getnext_slot(scan, BackwardScanDirection, store->slot))
 	{
 		CHECK_FOR_INTERRUPTS();

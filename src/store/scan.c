@@ -27,90 +27,43 @@ struct StoreScan
 	TupleTableSlot *slot;
 	TableScanDesc scan;
 	Snapshot	snapshot;		/* taken when the scan begins */
-	bool		some_blocks;	/* not the whole table */
+	ScanRows	rows;
 	StoreFilter wanted;
 	const void *arg;
 };
 
-static StoreScan *
-begin_scan(LeaseStore *store, StoreFilter wanted, const void *arg)
-{
-	StoreScan  *scan = palloc0(sizeof(StoreScan));
-
-	scan->table = store->table;
-	scan->slot = table_slot_create(store->table, NULL);
-	scan->wanted = wanted;
-	scan->arg = arg;
-	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
-	return scan;
-}
-
 /*
- * Begin to read the rows that the filter wants. The scan itself gets no MVCC
- * snapshot, since that would register the read with SERIALIZABLE.
+ * Begin to read the rows that the filter wants, in a range of blocks. The scan
+ * itself gets no MVCC snapshot, since that would register the read with
+ * SERIALIZABLE.
  */
 StoreScan *
-store_scan(LeaseStore *store, StoreFilter wanted, const void *arg)
+store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber last,
+				  ScanRows rows, StoreFilter wanted, const void *arg)
 {
-	StoreScan  *scan = begin_scan(store, wanted, arg);
-
-	scan->scan = table_beginscan(store->table, SnapshotAny, 0, NULL, SO_NONE);
-	return scan;
-}
-
-/* Like store_scan(), for a range of blocks. */
-StoreScan *
-store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber count, StoreFilter wanted, const void *arg)
-{
-	StoreScan  *scan = begin_scan(store, wanted, arg);
+	StoreScan  *scan = palloc(sizeof(StoreScan));
 	ItemPointerData from;
 	ItemPointerData to;
 
 	ItemPointerSet(&from, first, 0);
-	ItemPointerSet(&to, first + (count - 1), PG_UINT16_MAX);
-	scan->scan = table_beginscan_tidrange(store->table, SnapshotAny, &from, &to, SO_NONE);
-	scan->some_blocks = true;
+	ItemPointerSet(&to, last, PG_UINT16_MAX);
+	*scan = (StoreScan) {
+		.table = store->table,
+		.slot = table_slot_create(store->table, NULL),
+		.scan = table_beginscan_tidrange(store->table, SnapshotAny, &from, &to, SO_NONE),
+		.snapshot = RegisterSnapshot(GetLatestSnapshot()),
+		.rows = rows,
+		.wanted = wanted,
+		.arg = arg
+	};
 	return scan;
 }
 
-/*
- * Go to the next version that the filter wants, dead or alive. The lease is
- * valid until the next call.
- */
-static bool
-next_version(StoreScan *scan, Lease *lease)
+/* Begin to read the rows of the whole table that the filter wants. */
+StoreScan *
+store_scan(LeaseStore *store, ScanRows rows, StoreFilter wanted, const void *arg)
 {
-	TupleTableSlot *slot = scan->slot;
-
-	while (scan->some_blocks ?
-		   table_scan_getnextslot_tidrange(scan->scan, ForwardScanDirection, slot) :
-		   table_scan_getnextslot(scan->scan, ForwardScanDirection, slot))
-	{
-		CHECK_FOR_INTERRUPTS();
-		slot_getallattrs(slot);
-		lease_from_columns(lease, slot->tts_values, slot->tts_isnull);
-		if (scan->wanted(lease, scan->arg))
-			return true;
-	}
-	return false;
-}
-
-/*
- * Read the next row, in no particular order, that was committed when the scan
- * began; false if there are no more. The lease is valid until the next call.
- */
-bool
-store_next(StoreScan *scan, Lease *lease, ItemPointerData *tid)
-{
-	while (next_version(scan, lease))
-	{
-		if (table_tuple_satisfies_snapshot(scan->table, scan->slot, scan->snapshot))
-		{
-			*tid = scan->slot->tts_tid;
-			return true;
-		}
-	}
-	return false;
+	return store_scan_blocks(store, 0, MaxBlockNumber, rows, wanted, arg);
 }
 
 /*
@@ -138,20 +91,25 @@ granted_meanwhile(const StoreScan *scan, const Lease *lease)
 }
 
 /*
- * Like store_next(), but also returns rows that are not committed but may yet
- * be, or that were committed since the scan began. It may return several
- * versions of a row. It returns every row that another transaction granted
- * before the scan began.
+ * Read the next row, in no particular order; false if there are no more. The
+ * lease is valid until the next call.
  */
 bool
-store_next_possible(StoreScan *scan, Lease *lease, ItemPointerData *tid)
+store_next(StoreScan *scan, Lease *lease, ItemPointerData *tid)
 {
-	while (next_version(scan, lease))
+	TupleTableSlot *slot = scan->slot;
+
+	while (table_scan_getnextslot_tidrange(scan->scan, ForwardScanDirection, slot))
 	{
-		if (table_tuple_satisfies_snapshot(scan->table, scan->slot, scan->snapshot) ||
-			granted_meanwhile(scan, lease))
+		CHECK_FOR_INTERRUPTS();
+
+		slot_getallattrs(slot);
+		lease_from_columns(lease, slot->tts_values, slot->tts_isnull);
+		if (scan->wanted(lease, scan->arg) &&
+			(table_tuple_satisfies_snapshot(scan->table, slot, scan->snapshot) ||
+			 (scan->rows == SCAN_POSSIBLE && granted_meanwhile(scan, lease))))
 		{
-			*tid = scan->slot->tts_tid;
+			*tid = slot->tts_tid;
 			return true;
 		}
 	}

@@ -40,7 +40,6 @@ extern LeaseStore *store_open(LOCKMODE lockmode);
 extern StoreOpening store_open_if_free(LOCKMODE lockmode, LeaseStore **store);
 extern void store_close(LeaseStore *store);
 extern LeaseStore *store_open_dropped(Oid relid);
-extern void store_close_dropped(LeaseStore *store);
 
 /* resource_lock.c: one writer at a time for each resource */
 extern void lock_resource(const text *resource);
@@ -58,23 +57,38 @@ extern void store_wait_for(TransactionId transaction);
 typedef struct StoreScan StoreScan;
 typedef bool (*StoreFilter) (const Lease *lease, const void *arg);
 
-extern StoreScan *store_scan(LeaseStore *store, StoreFilter wanted, const void *arg);
-extern StoreScan *store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber count,
-									StoreFilter wanted, const void *arg);
+typedef enum ScanRows
+{
+	SCAN_COMMITTED,				/* rows that were committed when the scan began */
+	SCAN_POSSIBLE				/* also those that another transaction has granted before, or since, and
+								 * not rolled back; of a row, perhaps several versions */
+} ScanRows;
+
+extern StoreScan *store_scan(LeaseStore *store, ScanRows rows, StoreFilter wanted, const void *arg);
+extern StoreScan *store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber last,
+									ScanRows rows, StoreFilter wanted, const void *arg);
 extern bool store_next(StoreScan *scan, Lease *lease, ItemPointerData *tid);
-extern bool store_next_possible(StoreScan *scan, Lease *lease, ItemPointerData *tid);
 extern void store_end_scan(StoreScan *scan);
 
 /* write.c: writing rows; the caller holds the resource lock */
-extern void store_insert(LeaseStore *store, const Lease *lease);
-extern bool store_try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease);
-extern bool store_try_delete(LeaseStore *store, const LeaseRow *row);
+extern bool store_try_write(LeaseStore *store, const LeaseRow *old, const Lease *new);
 extern bool store_lock_weakly(LeaseStore *store, const LeaseRow *row);
 pg_noreturn extern void store_refuse_written_by_hand(LeaseStore *store);
 
-/* tokens.c: fencing tokens */
+/* tokens.c: fencing tokens, and their eras */
 extern void tokens_init(void);
 extern void store_prepare_token(LeaseStore *store);
 extern int64 store_next_token(LeaseStore *store, int64 last_token);
+
+/* The lease time from which leases are granted in this era; DT_NOBEGIN: at once. */
+extern TimestampTz era_grants_from(LeaseStore *store);
+
+/* Begin an era of the sequences in a schema, whether or not it is another one. */
+extern void era_begin(Oid schema);
+
+/* assertion_cache.c: leases that the current transaction has asserted lately */
+extern const Lease *find_assertion(const text *resource, const Claim *claim);
+extern void remember_assertion(const Lease *lease);
+extern void forget_assertions(void);
 
 #endif							/* LEASE_LOCK_STORE_H */

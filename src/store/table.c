@@ -17,6 +17,7 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/sysattr.h"
 #include "access/table.h"
 #include "catalog/pg_am.h"
@@ -177,14 +178,17 @@ check_indexes(Relation table)
 				 errhint("Drop it, or replace it with a unique index.")));
 }
 
-/* Open the primary key, which all looks use. */
+/* Open the primary key, which all looks use, if it is as the extension created it. */
 static Relation
 open_primary_key(Relation table, LOCKMODE lockmode)
 {
 	Oid			relid = RelationGetPrimaryKeyIndex(table, false);
 	Relation	index = OidIsValid(relid) ? index_open(relid, lockmode) : NULL;
+	Form_pg_index form = index != NULL ? index->rd_index : NULL;
 
-	if (index == NULL || !is_key_index(index))
+	if (form == NULL || !form->indimmediate || form->indnatts != 2 ||
+		form->indkey.values[0] != Anum_resource || form->indkey.values[1] != Anum_slot ||
+		index->rd_indcollation[0] != C_COLLATION_OID)
 		refuse_altered(table);
 	return index;
 }
@@ -247,21 +251,14 @@ store_open_dropped(Oid relid)
 	char	   *name = get_rel_name(relid);
 	LeaseStore *store;
 
-	if (name == NULL || strcmp(name, "lease_lock") != 0 || get_rel_relkind(relid) != RELKIND_RELATION)
+	if (name == NULL || strcmp(name, "lease_lock") != 0)
 		return NULL;
 	store = palloc0(sizeof(LeaseStore));
-	store->table = table_open(relid, NoLock);
+	store->table = relation_open(relid, NoLock);
 	if (has_columns(store->table))
 		return store;
-	store_close_dropped(store);
+	store_close(store);
 	return NULL;
-}
-
-void
-store_close_dropped(LeaseStore *store)
-{
-	table_close(store->table, NoLock);
-	pfree(store);
 }
 
 /*
@@ -311,8 +308,11 @@ store_close(LeaseStore *store)
 {
 	LOCKMODE	unlock = store->written ? NoLock : store->lockmode;
 
-	ExecDropSingleTupleTableSlot(store->slot);
-	index_close(store->primary_key, unlock);
+	if (store->primary_key != NULL)
+	{
+		ExecDropSingleTupleTableSlot(store->slot);
+		index_close(store->primary_key, unlock);
+	}
 	table_close(store->table, unlock);
 	pfree(store);
 }

@@ -1,27 +1,91 @@
 /*-------------------------------------------------------------------------
  *
- * Fencing tokens: the next token, and the check of the token sequence.
+ * tokens.c
+ *		Fencing tokens, their eras, and the wait after a failover.
+ *
+ * An era is the time during which one server is the primary on one timeline. A
+ * server that is promoted may lack the last tokens that the old primary handed
+ * out, so it must not continue from its copy of the sequence. The first
+ * session that needs a token compares the server's system identifier and
+ * timeline with those recorded in the database. If they differ, a new era
+ * begins: the token sequence jumps ahead.
+ *
+ * Where the tokens of an era begin:
+ *
+ * - The wall clock says it: four tokens for each microsecond since 2026. No
+ *   server grants leases that fast. So all tokens that were handed out before
+ *   are lower, even those that nobody knows of here: those of a primary that
+ *   was lost, those after a dump, those of an extension that was dropped.
+ * - Each timeline adds 67 seconds. So the tokens of timeline 3 are above those
+ *   of timeline 2 even if the clock of the server that is promoted to timeline
+ *   3 is behind by that much.
+ * - If the sequence has passed that place, because the clock was set back, the
+ *   era begins far above the last known token instead.
+ *
+ * Tokens stay below 2^53 until the year 2097. So programs that keep numbers in
+ * floating point, as JavaScript does, do not confuse two tokens.
+ *
+ * The record belongs to one token sequence of one database. A database that
+ * was restored from a dump, or copied from a template, begins a new era,
+ * because its sequence is another one. CREATE EXTENSION records the timeline
+ * alone. So the first session begins an era, and knows whether a server was
+ * promoted meanwhile.
+ *
+ * The record must survive a rollback of the transaction, and standbys must
+ * replay it. So it is kept in sequences. The jump is flushed before the record
+ * is written, so a session that sees the record can rely on the jump. The lock
+ * that orders the first sessions of an era is held until then.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "access/htup_details.h"
+#include "access/xlog.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_sequence.h"
 #include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
 #include "commands/sequence.h"
+#include "common/hashfn.h"
+#include "common/int.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
+#include "utils/timestamp.h"
 
-#include "store/era.h"
+#include "base/clock.h"
 #include "store/store.h"
+
+#define CLOCK_ORIGIN	(INT64CONST(9497) * USECS_PER_DAY)	/* 2026-01-01, as a timestamptz */
+#define CLOCK_SHIFT		2		/* four tokens for each microsecond */
+#define TIMELINE_SHIFT	28		/* 67 seconds */
+#define JUMP_SHIFT		32		/* far above the last known token */
+
+/* The sequences of one installation of the extension. */
+typedef struct EraSequences
+{
+	Oid			tokens;
+	Oid			record;			/* identifies the era, see era_record() */
+	Oid			began;			/* lease time at which the era began; unused in the first era */
+} EraSequences;
+
+static int	failover_wait = 0;	/* milliseconds */
 
 /* Sequence that passed its check; invalid after any change of a sequence. */
 static Oid	checked_sequence = InvalidOid;
+
+/* Era that this process has entered: its token sequence, and when it began. */
+static Oid	entered_sequence = InvalidOid;
+static TimestampTz entered_began = 0;
 
 static void
 forget_relation(Datum arg, Oid relid)
@@ -39,9 +103,195 @@ forget_sequence(Datum arg, int cacheid, uint32 hashvalue)
 void
 tokens_init(void)
 {
+	DefineCustomIntVariable("lease_lock.failover_wait",
+							"Time after a failover during which no lease is granted.",
+							"Renewals and releases work meanwhile.",
+							&failover_wait,
+							0, 0, INT_MAX,
+							PGC_SIGHUP,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
 	CacheRegisterRelcacheCallback(forget_relation, (Datum) 0);
 	CacheRegisterSyscacheCallback(SEQRELID, forget_sequence, (Datum) 0);
 }
+
+/* --- Eras ----------------------------------------------------------------- */
+
+/* Find a sequence of the extension in the schema of another sequence. */
+static Oid
+sequence_beside(Oid sequence, const char *name)
+{
+	Oid			found = get_relname_relid(name, get_rel_namespace(sequence));
+
+	if (!OidIsValid(found))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s\" of extension \"lease_lock\" does not exist", name),
+				 errhint("Run ALTER EXTENSION lease_lock UPDATE in this database.")));
+	return found;
+}
+
+/* Get the last value of a sequence; 0 if the sequence was never used. */
+static int64
+last_value(Oid sequence)
+{
+	LOCAL_FCINFO(call, 1);
+	Datum		value;
+
+	InitFunctionCallInfoData(*call, NULL, 1, InvalidOid, NULL, NULL);
+	call->args[0].value = ObjectIdGetDatum(sequence);
+	call->args[0].isnull = false;
+	value = pg_sequence_last_value(call);
+	return call->isnull ? 0 : DatumGetInt64(value);
+}
+
+static void
+set_value(Oid sequence, int64 value)
+{
+	DirectFunctionCall2(setval_oid, ObjectIdGetDatum(sequence), Int64GetDatum(value));
+}
+
+/*
+ * The record of this era: a hash that identifies server, database and sequence
+ * in the high half, and the timeline in the low half. It is never 0.
+ */
+static uint64
+era_record(const EraSequences *sequences)
+{
+	uint64		owner = hash_combine64(GetSystemIdentifier(),
+									   hash_combine64(MyDatabaseId, sequences->tokens));
+
+	return (owner >> 32) << 32 | GetWALInsertionTimeLine();
+}
+
+/* Is the record one of this token sequence, or of its creation? */
+static bool
+same_sequence(uint64 recorded, uint64 record)
+{
+	return recorded >> 32 == 0 || recorded >> 32 == record >> 32;
+}
+
+/* Choose the value from which the tokens of a new era count up. */
+static int64
+first_token(int64 last_token, uint64 recorded, uint64 record)
+{
+	uint32		timeline = (uint32) record;
+	bool		failover = same_sequence(recorded, record) && timeline > (uint32) recorded;
+	int64		later = failover ? Min(timeline - (uint32) recorded, 1000) : 1;
+	int64		usecs = Max(GetCurrentTimestamp() - CLOCK_ORIGIN, 0);
+	int64		token = (Min(usecs, PG_INT64_MAX >> 3) << CLOCK_SHIFT) + ((int64) timeline << TIMELINE_SHIFT);
+
+	if (token <= last_token && pg_add_s64_overflow(last_token, later << JUMP_SHIFT, &token))
+		ereport(ERROR,
+				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
+				 errmsg("fencing tokens are used up")));
+	return token;
+}
+
+static void
+log_era(uint64 recorded, uint64 record)
+{
+	bool		copied = !same_sequence(recorded, record);
+
+	ereport(LOG,
+			(copied ?
+			 errmsg("new era of fencing tokens in database \"%s\", which was copied or restored",
+					get_database_name(MyDatabaseId)) :
+			 errmsg("new era of fencing tokens in database \"%s\", timeline %u",
+					get_database_name(MyDatabaseId), (uint32) record),
+			 failover_wait == 0 ?
+			 errdetail("Leases are granted at once.") :
+			 errdetail("Leases are granted after %d ms.", failover_wait),
+			 failover_wait == 0 && !copied ?
+			 errhint("If grants may have been lost in an asynchronous failover, set lease_lock.failover_wait to the longest ttl in use.") : 0));
+}
+
+/* Begin an era, and record it. The caller holds the lock. */
+static void
+begin_era(const EraSequences *sequences, uint64 record)
+{
+	uint64		recorded = (uint64) last_value(sequences->record);
+
+	set_value(sequences->tokens, first_token(last_value(sequences->tokens), recorded, record));
+
+	/* There was nothing to be lost if the extension was created on this timeline. */
+	if (recorded != (uint32) record)
+	{
+		set_value(sequences->began, clock_now());
+		log_era(recorded, record);
+	}
+	XLogFlush(XactLastRecEnd);
+	set_value(sequences->record, (int64) record);
+}
+
+/*
+ * Compare the record with this server, and begin a new era if they differ, or
+ * if the caller wants a new era. Returns when the current era began.
+ */
+static TimestampTz
+compare_era(const EraSequences *sequences, bool begin_new)
+{
+	uint64		record = era_record(sequences);
+
+	if (begin_new || (uint64) last_value(sequences->record) != record)
+	{
+		LockDatabaseObject(RelationRelationId, sequences->record, 0, ExclusiveLock);
+		if (begin_new || (uint64) last_value(sequences->record) != record)
+			begin_era(sequences, record);
+		UnlockDatabaseObject(RelationRelationId, sequences->record, 0, ExclusiveLock);
+	}
+	return last_value(sequences->began);
+}
+
+/* Enter the era, even if the current role has no privileges on the sequences. */
+static void
+enter(Oid token_sequence, bool begin_new)
+{
+	EraSequences sequences = {
+		.tokens = token_sequence,
+		.record = sequence_beside(token_sequence, "lease_era_seq"),
+		.began = sequence_beside(token_sequence, "lease_era_began_seq")
+	};
+	Oid			role;
+	int			context;
+
+	GetUserIdAndSecContext(&role, &context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
+	entered_began = compare_era(&sequences, begin_new);
+	SetUserIdAndSecContext(role, context);
+	entered_sequence = token_sequence;
+}
+
+/*
+ * Make sure that the sequence is above all tokens of earlier eras.
+ *
+ * Once in the life of a process is enough. The timeline changes only by a
+ * promotion, and before a promotion the process cannot have needed a token.
+ */
+static void
+enter_era(Oid token_sequence)
+{
+	if (token_sequence != entered_sequence)
+		enter(token_sequence, false);
+}
+
+TimestampTz
+era_grants_from(LeaseStore *store)
+{
+	if (failover_wait == 0)
+		return DT_NOBEGIN;
+	enter_era(store->token_sequence);
+	return entered_began + failover_wait * INT64CONST(1000);
+}
+
+void
+era_begin(Oid schema)
+{
+	enter(get_relname_relid("lease_token_seq", schema), true);
+}
+
+/* --- Tokens --------------------------------------------------------------- */
 
 /*
  * Refuse a sequence that may hand out a lower token after a higher one. An
@@ -87,7 +337,7 @@ store_prepare_token(LeaseStore *store)
 		checked_sequence = sequence;
 		check_sequence(sequence);
 	}
-	era_enter(sequence);
+	enter_era(sequence);
 }
 
 /*

@@ -15,10 +15,13 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "catalog/index.h"
 #include "executor/executor.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -58,15 +61,64 @@ store_refuse_written_by_hand(LeaseStore *store)
 			 errhint("Call the lease function again, and do not write to the lock table by hand.")));
 }
 
-/* Insert a row for a lease slot that has none. */
-void
-store_insert(LeaseStore *store, const Lease *lease)
+/*
+ * Write the index entries of a row that was inserted or, with EIIT_IS_UPDATE,
+ * of a new version of a row. Users may add indexes of any shape, so the
+ * executor writes the entries, with two exceptions.
+ *
+ * No insertion waits for another transaction. A conflict in a unique index is
+ * an error. It can only come from writes by hand, or from an index that a user
+ * added.
+ *
+ * An update does not change the primary key. So the new entry skips the search
+ * for duplicates, which would visit all older versions.
+ */
+static void
+write_index_entries(LeaseStore *store, TupleTableSlot *row, uint32 flags)
+{
+	EState	   *estate = CreateExecutorState();
+	MemoryContext context = MemoryContextSwitchTo(estate->es_query_cxt);
+	ResultRelInfo *target = makeNode(ResultRelInfo);
+	int			key = 0;
+	bool		conflict = false;
+	List	   *conflicts;
+
+	InitResultRelInfo(target, store->table, 0, NULL, 0);
+	ExecOpenIndices(target, false);
+	MemoryContextSwitchTo(context);
+	while (target->ri_IndexRelationDescs[key] != store->primary_key)
+		key++;
+
+	if ((flags & EIIT_IS_UPDATE) != 0)
+	{
+		/* The columns of the key are the first two. */
+		if ((flags & EIIT_ONLY_SUMMARIZING) == 0)
+			index_insert(store->primary_key, row->tts_values, row->tts_isnull, &row->tts_tid, store->table,
+						 UNIQUE_CHECK_NO, true, target->ri_IndexRelationInfo[key]);
+		target->ri_IndexRelationDescs[key] = NULL;	/* the executor skips it */
+	}
+	conflicts = ExecInsertIndexTuples(target, estate, flags | EIIT_NO_DUPE_ERROR, row, NIL, &conflict);
+	if (conflicts != NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNIQUE_VIOLATION),
+				 errmsg("could not write lease because of unique index \"%s\" of the lock table",
+						get_rel_name(linitial_oid(conflicts))),
+				 errdetail("Another row, which may not be committed yet, has the same key."),
+				 errhint("If the index was added to the lock table, drop it. Do not write to the lock table by hand.")));
+
+	target->ri_IndexRelationDescs[key] = store->primary_key;
+	ExecCloseIndices(target);
+	FreeExecutorState(estate);
+}
+
+static void
+insert_row(LeaseStore *store, const Lease *lease)
 {
 	TupleTableSlot *row = row_from_lease(store, lease);
 
 	RACE_POINT("before an insert");
 	table_tuple_insert(store->table, row, GetCurrentCommandId(true), 0, NULL);
-	insert_index_entries(store, row);
+	write_index_entries(store, row, 0);
 	ExecDropSingleTupleTableSlot(row);
 	finish_write(store);
 }
@@ -97,16 +149,15 @@ is_locked(const LeaseRow *row)
 }
 
 /*
- * Replace a row. Never waits: returns false, with nothing written, if another
- * session locked or wrote the row by hand since the look.
+ * Replace a row, without waiting.
  *
  * If the look found no row lock, heap_update() is told not to wait. Otherwise
  * it fails unless it may wait. So the row is locked first, in the mode of the
  * update. heap_update() asserts that its caller waits, so a build with
  * assertions does.
  */
-bool
-store_try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
+static bool
+try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 {
 	TupleTableSlot *row = row_from_lease(store, lease);
 	ItemPointerData tid = old->tuple->t_self;
@@ -134,16 +185,15 @@ store_try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 	if (result == TM_Ok)
 	{
 		if (which != TU_None)
-			update_index_entries(store, row, which != TU_All);
+			write_index_entries(store, row, EIIT_IS_UPDATE | (which == TU_All ? 0 : EIIT_ONLY_SUMMARIZING));
 		finish_write(store);
 	}
 	ExecDropSingleTupleTableSlot(row);
 	return result == TM_Ok;
 }
 
-/* Delete a row; false if another transaction locks or changes it. */
-bool
-store_try_delete(LeaseStore *store, const LeaseRow *row)
+static bool
+try_delete(LeaseStore *store, const LeaseRow *row)
 {
 	ItemPointerData tid = row->tuple->t_self;
 	TM_FailureData failure;
@@ -157,6 +207,20 @@ store_try_delete(LeaseStore *store, const LeaseRow *row)
 	if (result != TM_Ok)
 		return false;
 	finish_write(store);
+	return true;
+}
+
+/*
+ * Replace a row; insert it if there is no old one, delete it if there is no new
+ * one. Never waits: returns false, with nothing written, if another session
+ * locked or wrote the row by hand since the look.
+ */
+bool
+store_try_write(LeaseStore *store, const LeaseRow *old, const Lease *new)
+{
+	if (old != NULL)
+		return new != NULL ? try_update(store, old, new) : try_delete(store, old);
+	insert_row(store, new);
 	return true;
 }
 

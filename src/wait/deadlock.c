@@ -9,15 +9,9 @@
  * and of the owners whose leases they wait for. src/README.md shows its edges
  * as a table, and says when nodes of the graph are in a deadlock.
  *
- * All members of a deadlock find the same one. Of the members that sleep in the
- * queue, the one that came last is the victim. A member that finds the deadlock
- * makes the victim check. If no member sleeps in the queue, the server finds
- * the deadlock.
- *
  * The search reads state that changes meanwhile. So a deadlock counts only if a
  * second search finds it the same: each wait (its ticket, or when it began) and
- * each obstacle (token, transaction, process, turn) must be unchanged. Then all
- * of them existed at the same moment, between the two searches.
+ * each obstacle (token, transaction, process, turn) must be unchanged.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,92 +32,110 @@
 #include "base/names.h"
 #include "base/printable.h"
 #include "base/privileges.h"
-#include "monitor/stats.h"
-#include "wait/turns.h"
+#include "monitor/monitor.h"
+#include "wait/queue.h"
 
 /* What has to happen before something else can go on. */
 typedef enum EdgeKind
 {
-	EDGE_PART,					/* from a node to a part of its condition */
+	EDGE_PART,					/* to a part of a condition, or to a waiter that acts for an owner */
 	EDGE_OWNER,					/* the owner ends a lease */
 	EDGE_PROCESS,				/* the process ends a transaction, or releases a lock */
 	EDGE_ORDER					/* the waiter takes its turn, or leaves the line */
 } EdgeKind;
 
 /*
- * A process that waits, an owner that waiters act for, or a part of the
- * condition under which a waiter can go on. It can go on when so many of its
- * edges lead to nodes that can.
+ * A process that waits, a part of the condition under which it can go on, or
+ * an owner that waiters act for.
  */
 typedef struct WaitNode
 {
-	int			pid;			/* of a process; else 0 */
-	const WaiterCopy *waiter;	/* NULL: the process does not wait for a lease */
+	int			pid;			/* of the process; 0: an owner */
+	bool		is_part;		/* of its condition */
+	const Waiter *waiter;		/* NULL: the process does not wait for a lease */
+	const Lease *lease;			/* of an owner; else NULL */
 	uint64		wait;			/* identifies the wait: ticket, or start time */
 	bool		sleeps;			/* in the queue, so it can be the victim */
-	const Lease *lease;			/* of an owner; else NULL */
 	List	   *edges;
-	int			needed;
+	int			spare;			/* it can go on if at most so many of them lead to stuck nodes */
 	bool		stuck;			/* cannot go on, as far as the search knows */
-	bool		reached;		/* by a walk along the edges, */
-	const struct WaitNode *from;	/* from this node, */
-	EdgeKind	through;		/* through such an edge */
+	const struct Edge *reached; /* by a walk, last through this edge; NULL: not reached */
 } WaitNode;
-
-#define ALL_EDGES	(-1)
 
 typedef struct Edge
 {
 	EdgeKind	kind;
-	WaitNode   *to;				/* NULL: a node that can go on */
+	const WaitNode *from;
+	WaitNode   *to;
 	uint64		obstacle;		/* identifies the obstacle: token, xid, pid or turn */
 } Edge;
-
-/* A line of a waiter. All of them are sorted by hash and turn. */
-typedef struct PlaceInLine
-{
-	const WaiterCopy *waiter;
-	const WaiterLine *line;
-} PlaceInLine;
 
 typedef struct Search
 {
 	LeaseStore *store;
-	List	   *waiters;		/* of WaiterCopy */
-	PlaceInLine *places;
-	int			nplaces;
-	List	   *nodes;			/* of WaitNode; first our own process */
+	List	   *waiters;		/* of Waiter */
+	List	   *nodes;			/* of WaitNode; first our own process. In the end, the members of the deadlock */
 } Search;
-
-static WaitNode *process_node(Search *search, int pid);
 
 /* --- The graph ------------------------------------------------------------ */
 
 static WaitNode *
-new_node(Search *search, int needed)
+new_node(Search *search, WaitNode values)
 {
-	WaitNode   *node = palloc0(sizeof(WaitNode));
+	WaitNode   *node = palloc(sizeof(WaitNode));
 
-	node->needed = needed;
+	*node = values;
 	node->stuck = true;
 	search->nodes = lappend(search->nodes, node);
 	return node;
 }
 
+/* The node of a process, or of the owner of a lease: once for each, whatever waits for it. */
+static WaitNode *
+find_node(Search *search, int pid, const Lease *lease)
+{
+	ListCell   *cell;
+
+	foreach(cell, search->nodes)
+	{
+		WaitNode   *node = lfirst(cell);
+
+		if (!node->is_part && node->pid == pid &&
+			(lease == NULL || (node->lease->role == lease->role && same_text(node->lease->owner, lease->owner))))
+			return node;
+	}
+	return new_node(search, (WaitNode) {.pid = pid, .lease = lease});
+}
+
 static void
-add_edge(WaitNode *node, EdgeKind kind, WaitNode *to, uint64 obstacle)
+add_edge(WaitNode *from, EdgeKind kind, WaitNode *to, uint64 obstacle)
 {
 	Edge	   *edge = palloc(sizeof(Edge));
 
-	*edge = (Edge) {kind, to, obstacle};
-	node->edges = lappend(node->edges, edge);
+	*edge = (Edge) {kind, from, to, obstacle};
+	from->edges = lappend(from->edges, edge);
 }
 
-/* The waiter waits for a process. It never waits for itself, and nobody waits for a process that ended. */
-static void
-add_process(Search *search, WaitNode *node, const WaitNode *self, EdgeKind kind, int pid, uint64 obstacle)
+static WaitNode *
+add_part(Search *search, WaitNode *whole, int spare)
 {
-	add_edge(node, kind, pid == 0 || pid == self->pid ? NULL : process_node(search, pid), obstacle);
+	WaitNode   *part = new_node(search, (WaitNode) {
+		.pid = whole->pid,
+		.is_part = true,
+		.waiter = whole->waiter,
+		.spare = spare
+	});
+
+	add_edge(whole, EDGE_PART, part, 0);
+	return part;
+}
+
+/* Wait for a process. None waits for itself, nor for one that has ended, whose pid is 0. */
+static void
+add_process(Search *search, WaitNode *node, EdgeKind kind, int pid, uint64 obstacle)
+{
+	if (pid != 0 && pid != node->pid)
+		add_edge(node, kind, find_node(search, pid, NULL), obstacle);
 }
 
 /* The process that runs a transaction; 0 if none does. One that ended long ago must not be looked up. */
@@ -133,19 +145,6 @@ transaction_pid(TransactionId xid)
 	return TransactionIdIsInProgress(xid) ? BackendXidGetPid(SubTransGetTopmostTransaction(xid)) : 0;
 }
 
-/* The processes that block a process in the lock manager. */
-static void
-add_lock_holders(Search *search, WaitNode *node)
-{
-	Datum		array = DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(node->pid));
-	Datum	   *pids;
-	int			npids;
-
-	deconstruct_array(DatumGetArrayTypeP(array), INT4OID, sizeof(int32), true, TYPALIGN_INT, &pids, NULL, &npids);
-	for (int i = 0; i < npids; i++)
-		add_process(search, node, node, EDGE_PROCESS, DatumGetInt32(pids[i]), DatumGetInt32(pids[i]));
-}
-
 /*
  * Does the waiter act for the owner of the lease? Any session can wait under
  * any owner name, and acquire a lease under it. So the roles of both must have
@@ -153,7 +152,7 @@ add_lock_holders(Search *search, WaitNode *node)
  * fail.
  */
 static bool
-acts_for(const WaiterCopy *waiter, const Lease *lease)
+acts_for(const Waiter *waiter, const Lease *lease)
 {
 	const WaiterInfo *info = &waiter->info;
 
@@ -163,241 +162,161 @@ acts_for(const WaiterCopy *waiter, const Lease *lease)
 		has_privs_of_role(lease->role, info->role);
 }
 
-/*
- * The node of the owner of a lease. The owner is stuck if a waiter that acts
- * for it is.
- */
-static WaitNode *
-owner_node(Search *search, const Lease *lease)
-{
-	ListCell   *cell;
-	WaitNode   *node;
-
-	foreach(cell, search->nodes)
-	{
-		node = lfirst(cell);
-		if (node->lease != NULL && node->lease->role == lease->role && same_text(node->lease->owner, lease->owner))
-			return node;
-	}
-
-	node = new_node(search, ALL_EDGES);
-	node->lease = lease;
-	foreach(cell, search->waiters)
-	{
-		const WaiterCopy *waiter = lfirst(cell);
-
-		if (acts_for(waiter, lease))
-			add_edge(node, EDGE_PART, process_node(search, waiter->info.pid), waiter->ticket);
-	}
-	return node;
-}
-
 /* What one lease slot must wait for. An owner that waits for its own lease is not stuck: it may have several sessions. */
 static void
-add_slot(Search *search, WaitNode *node, const WaitNode *self, const SlotBlocker *blocker)
+add_slot(Search *search, WaitNode *node, const SlotBlocker *blocker)
 {
 	const Lease *lease = blocker->lease;
 
-	if (TransactionIdIsValid(blocker->transaction))
+	if (TransactionIdIsValid(blocker->transaction)) /* its end decides what becomes of the lease */
+		add_process(search, node, EDGE_PROCESS, transaction_pid(blocker->transaction), blocker->transaction);
+	else if (lease != NULL)		/* else kept or delayed, which ends by itself */
 	{
-		add_process(search, node, self, EDGE_PROCESS, transaction_pid(blocker->transaction), blocker->transaction);
-		return;					/* its end decides what becomes of the lease */
+		if (!acts_for(node->waiter, lease))
+			add_edge(node, EDGE_OWNER, find_node(search, 0, lease), lease->token);
+		add_process(search, node, EDGE_PROCESS, lease->session_pid, lease->token);
 	}
-	if (lease == NULL)
-		return;					/* kept or delayed, which ends by itself */
-	add_edge(node, EDGE_OWNER, acts_for(self->waiter, lease) ? NULL : owner_node(search, lease), lease->token);
-	if (lease->session_pid != 0)
-		add_process(search, node, self, EDGE_PROCESS, lease->session_pid, lease->token);
 }
 
-/* The slots of permits: as many of them must become free as there are too many. */
+/*
+ * The waiter before this one in its line, which waits for those before it. A
+ * waiter for a transaction of this process comes after it.
+ */
 static void
-add_permits(Search *search, WaitNode *node, const WaitNode *self, List *blockers)
+add_waiter_before(Search *search, WaitNode *node, const Entry *own)
 {
-	WaitNode   *permits = new_node(search, 0);
+	const Waiter *before = NULL;
+	uint64		turn = 0;
+
+	for (int n = list_length(search->waiters) - 1; n >= 0; n--)
+	{
+		const Waiter *waiter = list_nth(search->waiters, n);
+
+		for (int i = 0; i < waiter->info.nlines && waiter != node->waiter; i++)
+		{
+			const Entry *entry = &waiter->entry[i];
+
+			if (entry->hash != own->hash || entry_turn(entry) >= entry_turn(own) || entry_turn(entry) <= turn ||
+				entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED ||
+				transaction_pid(entry->awaited) == node->pid)
+				continue;
+			before = waiter;
+			turn = entry_turn(entry);
+		}
+	}
+	if (before != NULL)
+		add_process(search, node, EDGE_ORDER, before->info.pid, turn);
+}
+
+/*
+ * All that must happen before a waiter gets the lease of one of its lines. Of
+ * the slots of permits, all but (permits - 1) must become free.
+ */
+static void
+add_line(Search *search, WaitNode *node, int line)
+{
+	const Waiter *waiter = node->waiter;
+	List	   *blockers = find_obstacles(search->store, waiter, line);
+	WaitNode   *permits = NULL;
 	WaitNode   *slot = NULL;
 	int			last_slot = EXCLUSIVE_SLOT;
-	int			taken = 0;
 	ListCell   *cell;
 
 	foreach(cell, blockers)
 	{
 		const SlotBlocker *blocker = lfirst(cell);
 
-		if (blocker->slot == EXCLUSIVE_SLOT)
-			continue;
-		if (blocker->slot != last_slot)
+		if (waiter->info.mode != MODE_PERMIT || blocker->slot == EXCLUSIVE_SLOT)
 		{
-			slot = new_node(search, ALL_EDGES);
-			add_edge(permits, EDGE_PART, slot, blocker->slot);
-			last_slot = blocker->slot;
-			taken++;
-		}
-		add_slot(search, slot, self, blocker);
-	}
-	permits->needed = Max(taken - self->waiter->info.permits + 1, 0);
-	add_edge(node, EDGE_PART, permits, 0);
-}
-
-static int
-compare_places(const void *a, const void *b)
-{
-	const WaiterLine *x = ((const PlaceInLine *) a)->line;
-	const WaiterLine *y = ((const PlaceInLine *) b)->line;
-
-	if (x->hash != y->hash)
-		return x->hash < y->hash ? -1 : 1;
-	return x->turn < y->turn ? -1 : x->turn > y->turn;
-}
-
-/* The process of the waiter runs this transaction, so that it goes before those who wait for that. */
-static bool
-runs(const WaitNode *self, TransactionId xid)
-{
-	return TransactionIdIsValid(xid) && transaction_pid(xid) == self->pid;
-}
-
-/* The waiter before this one in its line, whose turn comes first. It waits for those before it. */
-static void
-add_waiter_before(Search *search, WaitNode *node, const WaitNode *self, const WaiterLine *line)
-{
-	PlaceInLine own = {self->waiter, line};
-	PlaceInLine *place = bsearch(&own, search->places, search->nplaces, sizeof(PlaceInLine), compare_places);
-
-	while (place != NULL && --place >= search->places && place->line->hash == line->hash)
-	{
-		if (place->line->state == TURN_ASIDE || place->line->state == TURN_SKIPPED ||
-			place->waiter == self->waiter || runs(self, place->line->awaited))
+			add_slot(search, node, blocker);
 			continue;
-		add_process(search, node, self, EDGE_ORDER, place->waiter->info.pid, place->line->turn);
-		return;
+		}
+		if (permits == NULL)
+			permits = add_part(search, node, waiter->info.permits - 1);
+		if (blocker->slot != last_slot)
+			slot = add_part(search, permits, 0);
+		last_slot = blocker->slot;
+		add_slot(search, slot, blocker);
 	}
+	if (entry_state(&waiter->entry[line]) != TURN_ASIDE)
+		add_waiter_before(search, node, &waiter->entry[line]);
 }
 
-/* All that must happen before a waiter gets the lease of one of its lines. */
-static void
-add_line(Search *search, WaitNode *to, const WaitNode *self, const WaiterLine *line)
-{
-	LeaseMode	mode = self->waiter->info.mode;
-	List	   *blockers = find_obstacles(search->store, line, mode);
-	ListCell   *cell;
-
-	foreach(cell, blockers)
-	{
-		const SlotBlocker *blocker = lfirst(cell);
-
-		if (mode != MODE_PERMIT || blocker->slot == EXCLUSIVE_SLOT)
-			add_slot(search, to, self, blocker);
-	}
-	if (mode == MODE_PERMIT)
-		add_permits(search, to, self, blockers);
-	if (line->state != TURN_ASIDE)
-		add_waiter_before(search, to, self, line);
-}
-
-/* What a waiter waits for: its line, or any of several. */
+/* Any of the lines will do, or one more resource, whose name is not known. */
 static void
 add_lines(Search *search, WaitNode *node)
 {
-	const WaiterCopy *waiter = node->waiter;
-	WaitNode   *any;
+	const WaiterInfo *info = &node->waiter->info;
+	WaitNode   *any = add_part(search, node, info->nresources - 1);
 
-	if (waiter->info.nresources == 1)
-	{
-		add_line(search, node, node, &waiter->line[0]);
-		return;
-	}
-
-	any = new_node(search, 1);
-	add_edge(node, EDGE_PART, any, 0);
-	if (waiter->info.nnamed < waiter->info.nresources)
-		add_edge(any, EDGE_PART, NULL, 0);	/* resources that are not known */
-	for (int i = 0; i < waiter->info.nnamed; i++)
-	{
-		WaitNode   *part = new_node(search, ALL_EDGES);
-
-		add_edge(any, EDGE_PART, part, i);
-		add_line(search, part, node, &waiter->line[i]);
-	}
+	for (int i = 0; i < info->nnamed; i++)
+		add_line(search, add_part(search, any, 0), i);
 }
 
-static const WaiterCopy *
-find_waiter(const Search *search, int pid)
+/* Does the waiter look, or is it about to? */
+static bool
+will_look(const Waiter *waiter)
 {
-	ListCell   *cell;
+	bool		will = pg_atomic_read_u64((pg_atomic_uint64 *) &waiter->called_for) != 0;
 
-	foreach(cell, search->waiters)
-		if (((WaiterCopy *) lfirst(cell))->info.pid == pid)
-			return lfirst(cell);
-	return NULL;
+	for (int i = 0; i < waiter->info.nlines; i++)
+		will |= entry_state(&waiter->entry[i]) == TURN_CALLED || entry_state(&waiter->entry[i]) == TURN_SKIPPED;
+	return will;
 }
 
 static void
 describe_process(Search *search, WaitNode *node)
 {
-	const WaiterCopy *waiter = node->waiter;
+	Datum		array = DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(node->pid));
 	PGPROC	   *proc = BackendPidGetProc(node->pid);
+	const Entry *entry;
+	Datum	   *pids;
+	int			npids;
+	ListCell   *cell;
 
-	if (waiter == NULL && proc != NULL)
+	deconstruct_array(DatumGetArrayTypeP(array), INT4OID, sizeof(int32), true, TYPALIGN_INT, &pids, NULL, &npids);
+	for (int i = 0; i < npids; i++)
+		add_process(search, node, EDGE_PROCESS, DatumGetInt32(pids[i]), DatumGetInt32(pids[i]));
+	if (proc != NULL)
 		node->wait = pg_atomic_read_u64(&proc->waitStart);
-	add_lock_holders(search, node);
-	if (waiter == NULL)
-		return;
 
-	node->wait = waiter->ticket;
-	node->sleeps = node->edges == NIL && waiter->line[0].state != TURN_AWAY;
-	if (waiter->is_called || waiter->line[0].state == TURN_SKIPPED)
-		return;					/* it looks, or is about to */
-	if (waiter->line[0].state == TURN_AWAY)
-		add_process(search, node, node, EDGE_PROCESS, transaction_pid(waiter->line[0].awaited), waiter->line[0].awaited);
+	foreach(cell, search->waiters)
+		if (((Waiter *) lfirst(cell))->info.pid == node->pid)
+			node->waiter = lfirst(cell);
+	if (node->waiter == NULL)
+		return;
+	node->wait = pg_atomic_read_u64((pg_atomic_uint64 *) &node->waiter->ticket);
+	entry = &node->waiter->entry[0];
+	node->sleeps = npids == 0 && entry_state(entry) != TURN_AWAY;
+	if (will_look(node->waiter))
+		return;
+	if (entry_state(entry) == TURN_AWAY)
+		add_process(search, node, EDGE_PROCESS, transaction_pid(entry->awaited), entry->awaited);
 	else
 		add_lines(search, node);
 }
 
-/* The node of a process: each process once, whatever waits for it. */
-static WaitNode *
-process_node(Search *search, int pid)
-{
-	ListCell   *cell;
-	WaitNode   *node;
-
-	check_stack_depth();
-	CHECK_FOR_INTERRUPTS();
-
-	foreach(cell, search->nodes)
-		if (((WaitNode *) lfirst(cell))->pid == pid)
-			return lfirst(cell);
-
-	node = new_node(search, ALL_EDGES);
-	node->pid = pid;
-	node->waiter = find_waiter(search, pid);
-	describe_process(search, node);
-	return node;
-}
-
+/* An owner is stuck if a waiter that acts for it is. */
 static void
-sort_places(Search *search)
+describe_owner(Search *search, WaitNode *node)
 {
 	ListCell   *cell;
 
-	search->places = palloc(sizeof(PlaceInLine) * MAX_LINES * list_length(search->waiters));
 	foreach(cell, search->waiters)
 	{
-		const WaiterCopy *waiter = lfirst(cell);
+		const Waiter *waiter = lfirst(cell);
 
-		for (int i = 0; i < waiter->info.nlines; i++)
-			search->places[search->nplaces++] = (PlaceInLine) {waiter, &waiter->line[i]};
+		if (acts_for(waiter, node->lease))
+			add_process(search, node, EDGE_PART, waiter->info.pid, 0);
 	}
-	qsort(search->places, search->nplaces, sizeof(PlaceInLine), compare_places);
 }
 
 /* --- Nodes in a deadlock -------------------------------------------------- */
 
-/* Mark the nodes that can go on; returns whether there were any. */
-static bool
+/* Let the nodes go on that can, then those that wait for these, and so on. */
+static void
 let_go_on(const Search *search)
 {
-	bool		any = false;
 	bool		changed;
 
 	do
@@ -406,24 +325,20 @@ let_go_on(const Search *search)
 		for (int i = list_length(search->nodes) - 1; i >= 0; i--)
 		{
 			WaitNode   *node = list_nth(search->nodes, i);
-			int			free = 0;
+			int			nstuck = 0;
 			ListCell   *cell;
 
 			if (!node->stuck)
 				continue;
 			foreach(cell, node->edges)
-				free += ((Edge *) lfirst(cell))->to == NULL || !((Edge *) lfirst(cell))->to->stuck;
-			if (free >= (node->needed == ALL_EDGES ? list_length(node->edges) : node->needed))
-			{
-				node->stuck = false;
-				any = changed = true;
-			}
+				nstuck += ((Edge *) lfirst(cell))->to->stuck;
+			node->stuck = nstuck > node->spare;
+			changed |= !node->stuck;
 		}
 	} while (changed);
-	return any;
 }
 
-/* Mark the nodes that a walk from this one reaches, and through what. */
+/* Mark the stuck nodes that a walk from this one reaches, each by the shortest way. */
 static void
 walk_from(const Search *search, WaitNode *start)
 {
@@ -431,44 +346,24 @@ walk_from(const Search *search, WaitNode *start)
 	ListCell   *cell;
 
 	foreach(cell, search->nodes)
-		((WaitNode *) lfirst(cell))->reached = false;
+		((WaitNode *) lfirst(cell))->reached = NULL;
 	for (int i = 0; i < list_length(next); i++)
 	{
-		WaitNode   *node = list_nth(next, i);
-
-		foreach(cell, node->edges)
+		foreach(cell, ((WaitNode *) list_nth(next, i))->edges)
 		{
 			const Edge *edge = lfirst(cell);
 
-			if (edge->to == NULL || !edge->to->stuck || edge->to->reached)
+			if (!edge->to->stuck || edge->to->reached != NULL)
 				continue;
-			edge->to->reached = true;
-			edge->to->from = node;
-			edge->to->through = edge->kind;
+			edge->to->reached = edge;
 			next = lappend(next, edge->to);
 		}
 	}
 	list_free(next);
 }
 
-/* Does the node reach one of those that lead back? */
-static bool
-leads_back(const WaitNode *node, const WaitNode *start)
-{
-	ListCell   *cell;
-
-	foreach(cell, node->edges)
-	{
-		const WaitNode *to = ((Edge *) lfirst(cell))->to;
-
-		if (to != NULL && to->stuck && (to == start || to->reached))
-			return true;
-	}
-	return false;
-}
-
 /*
- * Let all nodes go on that are in no circle with our own: if they are stuck,
+ * Let the nodes go on that are in no circle with our own: if they are stuck,
  * then by another deadlock, which has a victim of its own. Returns whether
  * there were any.
  */
@@ -476,8 +371,6 @@ static bool
 leave_own_circles(const Search *search)
 {
 	WaitNode   *own = linitial(search->nodes);
-	List	   *forward = NIL;
-	bool		changed;
 	bool		any = false;
 	ListCell   *cell;
 
@@ -486,30 +379,18 @@ leave_own_circles(const Search *search)
 	{
 		WaitNode   *node = lfirst(cell);
 
-		if (node->stuck && node->reached)
-			forward = lappend(forward, node);
-		node->reached = false;
+		any |= node->stuck && node->reached == NULL;
+		node->stuck &= node->reached != NULL;
 	}
-
-	/* From here on, "reached" means that the node leads back to our own. */
-	do
-	{
-		changed = false;
-		for (int i = list_length(forward) - 1; i >= 0; i--)
-		{
-			WaitNode   *node = list_nth(forward, i);
-
-			if (!node->reached && leads_back(node, own))
-				node->reached = changed = true;
-		}
-	} while (changed);
-
 	foreach(cell, search->nodes)
 	{
 		WaitNode   *node = lfirst(cell);
 
-		any |= node->stuck && !node->reached;
-		node->stuck &= node->reached;
+		if (!node->stuck || !own->stuck)
+			continue;
+		walk_from(search, node);
+		any |= own->reached == NULL;
+		node->stuck = own->reached != NULL;
 	}
 	return any;
 }
@@ -519,68 +400,71 @@ static bool
 find_deadlock(Search *search)
 {
 	WaitNode   *own;
-	bool		changed = true;
+	ListCell   *cell;
 
 	search->waiters = waiters_list();
-	sort_places(search);
-	own = process_node(search, MyProcPid);
-
-	while (own->stuck && changed)
+	own = find_node(search, MyProcPid, NULL);
+	for (int i = 0; i < list_length(search->nodes); i++)
 	{
-		changed = let_go_on(search);
-		changed |= leave_own_circles(search);
+		WaitNode   *node = list_nth(search->nodes, i);
+
+		CHECK_FOR_INTERRUPTS();
+		if (node->lease != NULL)
+			describe_owner(search, node);
+		else if (!node->is_part)
+			describe_process(search, node);
 	}
+
+	do
+		let_go_on(search);
+	while (own->stuck && leave_own_circles(search));
+
+	foreach(cell, search->nodes)
+		if (!((WaitNode *) lfirst(cell))->stuck)
+			search->nodes = foreach_delete_current(search->nodes, cell);
 	return own->stuck;
 }
 
-/* Would all the others go on if this one failed? */
+/* Would all members go on if this one failed? */
 static bool
 frees_all(const Search *search, WaitNode *victim)
 {
-	List	   *members = NIL;
 	bool		all = true;
 	ListCell   *cell;
 
-	foreach(cell, search->nodes)
-		if (((WaitNode *) lfirst(cell))->stuck)
-			members = lappend(members, lfirst(cell));
-
 	victim->stuck = false;
 	let_go_on(search);
-	foreach(cell, members)
+	foreach(cell, search->nodes)
 	{
-		WaitNode   *node = lfirst(cell);
-
-		all &= !node->stuck;
-		node->stuck = true;
+		all &= !((WaitNode *) lfirst(cell))->stuck;
+		((WaitNode *) lfirst(cell))->stuck = true;
 	}
-	list_free(members);
 	return all;
 }
 
 /*
  * Choose the member of the deadlock that must fail: the last one whose end
- * lets all others go on; NULL if the server chooses.
+ * lets all others go on, or else the last one; NULL if the server chooses.
  */
 static WaitNode *
 choose_victim(const Search *search)
 {
-	WaitNode   *last = NULL;
-	WaitNode   *last_of_all = NULL;
+	WaitNode   *victim = NULL;
+	bool		victim_frees = false;
 	ListCell   *cell;
 
 	foreach(cell, search->nodes)
 	{
 		WaitNode   *node = lfirst(cell);
+		bool		frees = node->sleeps && frees_all(search, node);
 
-		if (!node->stuck || !node->sleeps)
+		if (!node->sleeps ||
+			(victim != NULL && (frees == victim_frees ? node->wait < victim->wait : victim_frees)))
 			continue;
-		if (last_of_all == NULL || node->wait > last_of_all->wait)
-			last_of_all = node;
-		if ((last == NULL || node->wait > last->wait) && frees_all(search, node))
-			last = node;
+		victim = node;
+		victim_frees = frees;
 	}
-	return last != NULL ? last : last_of_all;
+	return victim;
 }
 
 /* A number that is the same as long as the members, their waits and what they wait for are. */
@@ -595,8 +479,6 @@ signature(const Search *search)
 		const WaitNode *node = lfirst(cell);
 		ListCell   *edge_cell;
 
-		if (!node->stuck)
-			continue;
 		sum += hash_bytes_uint32_extended((uint32) node->pid, node->wait);
 		foreach(edge_cell, node->edges)
 		{
@@ -610,45 +492,41 @@ signature(const Search *search)
 
 /* --- The error ------------------------------------------------------------ */
 
-/* Append a name that another role may have chosen, with nothing in it that could forge a line. */
-static void
-append_quoted(StringInfo text, const char *name, int length)
+/* A name that another role may have chosen, with nothing in it that could forge a line. */
+static char *
+quoted(const char *name, int length)
 {
-	appendStringInfoChar(text, '"');
-	append_printable(text, name, length, "\"\\");
-	appendStringInfoChar(text, '"');
+	StringInfoData text;
+
+	initStringInfo(&text);
+	append_printable(&text, name, length, "\"\\");
+	return psprintf("\"%s\"", text.data);
 }
 
-static void
-append_what(StringInfo text, const WaiterInfo *info)
+static char *
+wanted_lease(const WaiterInfo *info)
 {
 	if (info->nresources > 1)
-		appendStringInfo(text, "one of %d leases", info->nresources);
-	else
-	{
-		appendStringInfoString(text, "the lease on ");
-		append_quoted(text, info->names, info->name_length[0]);
-	}
+		return psprintf("one of %d leases", info->nresources);
+	return psprintf("the lease on %s", quoted(info->names, info->name_length[0]));
 }
 
 /* Describe the wait of one process for another. Owners are shown only to roles that may see them. */
-static void
-append_wait(StringInfo text, const WaitNode *node, const WaitNode *next, EdgeKind kind)
+static char *
+describe_wait(const WaitNode *node, EdgeKind kind, int blocker)
 {
+	const WaiterInfo *info;
+	char	   *owner = "";
+
 	if (node->waiter == NULL)
-	{
-		appendStringInfo(text, "Process %d waits for a lock; blocked by process %d.", node->pid, next->pid);
-		return;
-	}
-	appendStringInfo(text, "Process %d waits for ", node->pid);
-	append_what(text, &node->waiter->info);
-	if (may_see_owner(node->waiter->info.role))
-	{
-		appendStringInfoString(text, " for owner ");
-		append_quoted(text, node->waiter->info.owner, node->waiter->info.owner_length);
-	}
-	appendStringInfo(text, kind == EDGE_OWNER ? "; held by the owner of process %d." :
-					 kind == EDGE_ORDER ? "; behind process %d in its queue." : "; blocked by process %d.", next->pid);
+		return psprintf("Process %d waits for a lock; blocked by process %d.", node->pid, blocker);
+	info = &node->waiter->info;
+	if (may_see_owner(info->role))
+		owner = psprintf(" for owner %s", quoted(info->owner, info->owner_length));
+	return psprintf(kind == EDGE_OWNER ? "Process %d waits for %s%s; held by the owner of process %d." :
+					kind == EDGE_ORDER ? "Process %d waits for %s%s; behind process %d in its queue." :
+					"Process %d waits for %s%s; blocked by process %d.",
+					node->pid, wanted_lease(info), owner, blocker);
 }
 
 /* Describe the shortest circle through our own process. */
@@ -656,48 +534,22 @@ static char *
 describe_circle(const Search *search)
 {
 	WaitNode   *own = linitial(search->nodes);
-	List	   *lines = NIL;
-	const WaitNode *next = own;
+	int			blocker = own->pid;
 	EdgeKind	kind = EDGE_PART;
-	StringInfoData text;
-	ListCell   *cell;
+	char	   *text = "";
 
 	walk_from(search, own);
-	for (const WaitNode *node = own->from, *to = own;; to = node, node = node->from)
+	for (const Edge *edge = own->reached;; edge = edge->from->reached)
 	{
-		StringInfoData line;
-
-		if (to->through != EDGE_PART)
-			kind = to->through;
-		if (node->pid == 0)
+		if (edge->kind != EDGE_PART)
+			kind = edge->kind;
+		if (edge->from->is_part || edge->from->lease != NULL)
 			continue;
-		initStringInfo(&line);
-		append_wait(&line, node, next, kind);
-		lines = lcons(line.data, lines);
-		if (node == own)
-			break;
-		next = node;
+		text = psprintf("%s%s%s", describe_wait(edge->from, kind, blocker), *text ? "\n" : "", text);
+		blocker = edge->from->pid;
+		if (edge->from == own)
+			return text;
 	}
-
-	initStringInfo(&text);
-	foreach(cell, lines)
-		appendStringInfo(&text, "%s%s", text.len > 0 ? "\n" : "", (char *) lfirst(cell));
-	return text.data;
-}
-
-static void
-fail_as_victim(const Search *search, const WaiterInfo *info)
-{
-	StringInfoData what;
-
-	initStringInfo(&what);
-	append_what(&what, info);
-	stats_count(STATS_DEADLOCKS);
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-			 errmsg("deadlock detected while waiting for %s", what.data),
-			 errdetail_internal("%s", describe_circle(search)),
-			 errhint("Release what you hold and begin again. Acquire leases in the same order in all sessions.")));
 }
 
 /* Raise an error if our own wait is part of a deadlock and is its victim. */
@@ -715,8 +567,15 @@ check_deadlock(void)
 
 	if (victim == NULL)
 		return;
-	if (victim->pid == MyProcPid)
-		fail_as_victim(&second, &victim->waiter->info);
-	else
-		queue_suspect(victim->wait);
+	if (victim->pid != MyProcPid)
+	{
+		queue_suspect(victim->waiter->entry[0].waiter);
+		return;
+	}
+	stats_count(STATS_DEADLOCKS);
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected while waiting for %s", wanted_lease(&victim->waiter->info)),
+			 errdetail_internal("%s", describe_circle(&second)),
+			 errhint("Release what you hold and begin again. Acquire leases in the same order in all sessions.")));
 }

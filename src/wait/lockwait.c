@@ -52,7 +52,7 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
-#include "wait/turns.h"
+#include "wait/queue.h"
 
 static volatile sig_atomic_t timed_out = false;	/* our timeout set the flag */
 static volatile sig_atomic_t cancelled = false;	/* SIGINT came */

@@ -17,18 +17,22 @@
 #include "wait/waiter.h"
 
 /*
- * Find what blocks a request of this mode for the resource of the line: a list
- * of SlotBlocker in ascending order of lease slots. A slot that a transaction
- * changes may be in it twice.
+ * Find what blocks a waiter in one of its lines: a list of SlotBlocker in
+ * ascending order of lease slots. A slot that a transaction changes may be in
+ * it twice.
  */
 List *
-find_obstacles(LeaseStore *store, const WaiterLine *line, LeaseMode mode)
+find_obstacles(LeaseStore *store, const Waiter *waiter, int line)
 {
-	text	   *resource = cstring_to_text_with_len(line->resource, line->resource_length);
+	const char *name = waiter->info.names;
+	text	   *resource;
 	TimestampTz now = clock_now();
 	List	   *blockers = NIL;
 	LeaseRows  *rows = palloc(sizeof(LeaseRows));	/* the result points into it */
 
+	for (int i = 0; i < line; i++)
+		name += waiter->info.name_length[i];
+	resource = cstring_to_text_with_len(name, waiter->info.name_length[line]);
 	store_look(store, resource, rows);
 	for (int i = rows->count - 1; i >= 0; i--)
 	{
@@ -36,7 +40,7 @@ find_obstacles(LeaseStore *store, const WaiterLine *line, LeaseMode mode)
 		Obstacle	obstacle = obstacle_in(row, now);
 		SlotBlocker *blocker;
 
-		if (!obstacle.exists || (mode == MODE_SHARED && row->lease.slot != EXCLUSIVE_SLOT))
+		if (!obstacle.exists || (waiter->info.mode == MODE_SHARED && row->lease.slot != EXCLUSIVE_SLOT))
 			continue;
 		blocker = palloc0(sizeof(SlotBlocker));
 		blocker->slot = row->lease.slot;

@@ -6,10 +6,6 @@
  * See queue.h for its contents. If the server has no shared area, its waiters
  * look at their leases every lease_lock.poll_interval.
  *
- * Only its own backend changes a waiter, except for the state of its entries.
- * The description of a waiter is written while its ticket is 0. A copy of the
- * description is valid if the ticket was the same before and after copying.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -17,18 +13,26 @@
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/clock.h"
 #include "base/compat.h"
 #include "base/names.h"
 #include "base/shared_memory.h"
 #include "wait/queue.h"
 
+typedef struct WaitQueue
+{
+	pg_atomic_uint64 last_ticket;
+	Bucket		buckets[NUM_BUCKETS];
+	Waiter		waiters[FLEXIBLE_ARRAY_MEMBER]; /* indexed by PGPROC number */
+} WaitQueue;
+
 static WaitQueue *queue = NULL;
 
-/* Waiters whose latches must be set after the bucket's lock is released. */
-static int *woken = NULL;
+/* Waiters whose latches must be set after the bucket's lock is released; more of them get up at once. */
+#define MAX_WOKEN 100
+static int	woken[MAX_WOKEN];
 static int	nwoken = 0;
 
 static Size
@@ -69,7 +73,7 @@ create_queue(void *memory, int tranche)
 		create_waiter(&q->waiters[i], i);
 }
 
-static const SharedPart queue_part = {"lease_lock queue 3", queue_size, create_queue, (void **) &queue};
+static const SharedPart queue_part = {"lease_lock queue 4", queue_size, create_queue, (void **) &queue};
 
 void
 queue_init(void)
@@ -78,30 +82,19 @@ queue_init(void)
 }
 
 /*
- * Attach to the queue; false if this server has none. This may allocate
- * memory, so a transaction that must wake waiters at its end attaches before
- * that.
+ * Attach to the queue. A transaction that must wake waiters at its end does
+ * that before, since it may fail.
  */
 bool
 queue_attach(void)
 {
-	if (!attach_shared_area())
-		return false;
-	if (woken == NULL)
-		woken = MemoryContextAlloc(TopMemoryContext, MaxBackends * sizeof(int));
-	return true;
+	return attach_shared_area();
 }
 
 uint64
 queue_hash(const text *resource)
 {
 	return hash_text(resource, MyDatabaseId);
-}
-
-Bucket *
-queue_bucket(uint64 hash)
-{
-	return &queue->buckets[hash % NUM_BUCKETS];
 }
 
 /*
@@ -116,7 +109,7 @@ queue_may_have(uint64 hash)
 	if (queue == NULL)
 		return false;
 	pg_memory_barrier();
-	return pg_atomic_read_u32(&queue_bucket(hash)->count) > 0;
+	return pg_atomic_read_u32(&queue->buckets[hash % NUM_BUCKETS].count) > 0;
 }
 
 Waiter *
@@ -137,18 +130,54 @@ entry_number(const Entry *entry)
 	return entry->waiter * MAX_LINES + (int) (entry - queue_waiter(entry->waiter)->entry);
 }
 
-/* Find the next entry of a line; after NULL, the first one. The caller holds the bucket's lock. */
+static void
+set_latch(int number)
+{
+	SetLatch(&GetPGProcByNumber(number)->procLatch);
+}
+
+Bucket *
+queue_lock(uint64 hash)
+{
+	Bucket	   *bucket = &queue->buckets[hash % NUM_BUCKETS];
+
+	LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
+	return bucket;
+}
+
+void
+queue_unlock(Bucket *bucket)
+{
+	LWLockRelease(&bucket->lock);
+	while (nwoken > 0)
+		set_latch(woken[--nwoken]);
+}
+
+/*
+ * Make a waiter look again. The latch alone is not enough: between a look and
+ * the sleep the waiter may wait for something else, and reset the latch.
+ */
+void
+queue_wake(const Entry *entry)
+{
+	pg_atomic_fetch_add_u32(&queue_waiter(entry->waiter)->news, 1);
+	if (nwoken < MAX_WOKEN)
+		woken[nwoken++] = entry->waiter;
+	else
+		set_latch(entry->waiter);
+}
+
+/* Find the next entry of a line; after NULL, the first one. */
 Entry *
 queue_next_in_line(const Bucket *bucket, const Entry *previous, uint64 hash)
 {
 	Entry	   *entry = queue_entry(previous == NULL ? bucket->first : previous->next);
 
-	while (entry != NULL && (entry->hash != hash || entry->database != MyDatabaseId))
+	while (entry != NULL && entry->hash != hash)
 		entry = queue_entry(entry->next);
 	return entry;
 }
 
-/* Append an entry to its line. The caller holds the bucket's lock. */
 void
 queue_append(Bucket *bucket, Entry *entry)
 {
@@ -165,7 +194,6 @@ queue_append(Bucket *bucket, Entry *entry)
 	pg_atomic_fetch_add_u32(&bucket->count, 1);
 }
 
-/* Remove an entry from its line. The caller holds the bucket's lock. */
 void
 queue_take_out(Bucket *bucket, Entry *entry)
 {
@@ -181,37 +209,61 @@ queue_take_out(Bucket *bucket, Entry *entry)
 	pg_atomic_fetch_sub_u32(&bucket->count, 1);
 }
 
-/*
- * Describe this backend as a waiter, and append it to the lines of the first
- * resources.
- */
+/* Describe this backend as a waiter, with as many names of resources as there is space for. */
+static void
+describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseRequest *request, int64 timeout)
+{
+	int			used = 0;
+
+	info->pid = MyProcPid;
+	info->database = MyDatabaseId;
+	info->role = GetUserId();
+	info->since = clock_now();
+	info->deadline = timeout < 0 ? DT_NOEND : info->since + timeout;
+	info->mode = request->mode;
+	info->permits = request->permits;
+	info->owner_length = VARSIZE_ANY_EXHDR(request->owner);
+	memcpy(info->owner, VARDATA_ANY(request->owner), info->owner_length);
+	info->nresources = nresources;
+	info->nlines = Min(nresources, MAX_LINES);
+	for (info->nnamed = 0; info->nnamed < info->nlines; info->nnamed++)
+	{
+		const text *resource = resources[info->nnamed];
+		int			length = VARSIZE_ANY_EXHDR(resource);
+
+		if (used + length > NAMES_SPACE)
+			break;
+		memcpy(info->names + used, VARDATA_ANY(resource), length);
+		info->name_length[info->nnamed] = length;
+		used += length;
+	}
+}
+
+/* Make this backend a waiter, in the lines of the first resources. */
 Waiter *
-queue_join(text **resources, const WaiterInfo *info)
+queue_join(text **resources, int nresources, const LeaseRequest *request, int64 timeout)
 {
 	Waiter	   *waiter = queue_waiter(MY_PROC_NUMBER);
 
 	Assert(pg_atomic_read_u64(&waiter->ticket) == 0);
-	waiter->info = *info;
+	describe_waiter(&waiter->info, resources, nresources, request, timeout);
 	pg_atomic_write_u64(&waiter->called_for, 0);
 	pg_atomic_write_u64(&waiter->alarm, (uint64) NO_ALARM);
 	pg_atomic_write_u32(&waiter->suspect, 0);
 
-	for (int i = 0; i < info->nlines; i++)
+	for (int i = 0; i < waiter->info.nlines; i++)
 	{
 		Entry	   *entry = &waiter->entry[i];
 		Bucket	   *bucket;
 
-		entry->database = MyDatabaseId;
 		entry->hash = queue_hash(resources[i]);
 		entry->awaited = InvalidTransactionId;
 		entry->called_at = 0;
 		entry->known_end = NEVER;
-		bucket = queue_bucket(entry->hash);
-
-		LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
 		entry_set_state(entry, TURN_QUEUED);
+		bucket = queue_lock(entry->hash);
 		queue_append(bucket, entry);
-		LWLockRelease(&bucket->lock);
+		queue_unlock(bucket);
 	}
 
 	pg_write_barrier();
@@ -219,102 +271,33 @@ queue_join(text **resources, const WaiterInfo *info)
 	return waiter;
 }
 
-/* End a wait. The waiter's entries must be out of their lines. */
+/* If the wait has ended meanwhile, this does no harm. */
 void
-queue_leave(Waiter *waiter)
+queue_suspect(int number)
 {
-	pg_atomic_write_u64(&waiter->ticket, 0);
-	pg_memory_barrier();
+	Waiter	   *waiter = queue_waiter(number);
+
+	pg_atomic_write_u32(&waiter->suspect, 1);
+	pg_atomic_fetch_add_u32(&waiter->news, 1);
+	set_latch(number);
 }
 
-static void
-set_latch(int number)
-{
-	SetLatch(&GetPGProcByNumber(number)->procLatch);
-}
-
-/*
- * Make a waiter look again. The latch alone is not enough: between a look and
- * the sleep the waiter may wait for something else, and reset the latch. The
- * caller holds the bucket's lock, and calls queue_set_latches() after it
- * releases the lock.
- */
-void
-queue_wake(const Entry *entry)
-{
-	pg_atomic_fetch_add_u32(&queue->waiters[entry->waiter].news, 1);
-	if (nwoken < MaxBackends)
-		woken[nwoken++] = entry->waiter;
-	else
-		set_latch(entry->waiter);	/* a waiter for many resources may be woken more than once */
-}
-
-void
-queue_set_latches(void)
-{
-	while (nwoken > 0)
-		set_latch(woken[--nwoken]);
-}
-
-void
-queue_suspect(uint64 ticket)
-{
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		Waiter	   *waiter = &queue->waiters[i];
-
-		if (pg_atomic_read_u64(&waiter->ticket) != ticket)
-			continue;
-		pg_atomic_write_u32(&waiter->suspect, 1);
-		pg_atomic_fetch_add_u32(&waiter->news, 1);
-		set_latch(i);
-	}
-}
-
-static void
-copy_lines(const Waiter *waiter, WaiterCopy *copy)
-{
-	const char *name = copy->info.names;
-
-	for (int i = 0; i < copy->info.nlines; i++)
-	{
-		const Entry *entry = &waiter->entry[i];
-		WaiterLine *line = &copy->line[i];
-
-		line->hash = entry->hash;
-		line->turn = pg_atomic_read_u64((pg_atomic_uint64 *) &entry->turn);
-		line->state = entry_state(entry);
-		line->awaited = entry->awaited;
-		copy->is_called |= line->state == TURN_CALLED;
-		line->resource = i < copy->info.nnamed ? name : NULL;
-		line->resource_length = copy->info.name_length[i];
-		name += line->resource_length;
-	}
-}
-
-/* Copy a waiter of this database; NULL if there is none. */
-static WaiterCopy *
+/* Copy a waiter of this database; NULL if there is none. It is one if the ticket is the same before and after. */
+static Waiter *
 copy_waiter(Waiter *waiter)
 {
 	uint64		ticket = pg_atomic_read_u64(&waiter->ticket);
-	WaiterCopy *copy;
+	Waiter	   *copy;
 
 	pg_read_barrier();
 	if (ticket == 0 || waiter->info.database != MyDatabaseId)
 		return NULL;
 
-	copy = palloc(sizeof(WaiterCopy));
-	copy->info = waiter->info;
-	copy->ticket = ticket;
-	copy->is_called = pg_atomic_read_u64(&waiter->called_for) != 0;
+	copy = palloc(sizeof(Waiter));
+	memcpy(copy, waiter, sizeof(Waiter));
 	pg_read_barrier();
 	if (pg_atomic_read_u64(&waiter->ticket) == ticket)
-	{
-		copy_lines(waiter, copy);
-		pg_read_barrier();
-		if (pg_atomic_read_u64(&waiter->ticket) == ticket)
-			return copy;
-	}
+		return copy;
 	pfree(copy);
 	return NULL;
 }
@@ -323,8 +306,8 @@ copy_waiter(Waiter *waiter)
 static int
 compare_turns(const ListCell *a, const ListCell *b)
 {
-	uint64		x = ((const WaiterCopy *) lfirst(a))->line[0].turn;
-	uint64		y = ((const WaiterCopy *) lfirst(b))->line[0].turn;
+	uint64		x = entry_turn(&((const Waiter *) lfirst(a))->entry[0]);
+	uint64		y = entry_turn(&((const Waiter *) lfirst(b))->entry[0]);
 
 	return x < y ? -1 : x > y;
 }
@@ -339,7 +322,7 @@ waiters_list(void)
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		WaiterCopy *copy = copy_waiter(&queue->waiters[i]);
+		Waiter	   *copy = copy_waiter(&queue->waiters[i]);
 
 		if (copy != NULL)
 			list = lappend(list, copy);

@@ -23,7 +23,7 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
-#include "wait/turns.h"
+#include "wait/queue.h"
 
 /* The name that pg_stat_activity shows while a waiter sleeps. */
 static uint32

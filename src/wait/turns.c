@@ -21,13 +21,13 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/race.h"
-#include "wait/turns.h"
+#include "wait/queue.h"
 #include "wait/wait.h"
 
 /* Two waiters that know the end of the same lease differ by less, in microseconds. */
 #define ALARM_SLACK 1000
 
-/* A waiter checks the first one of its line after as many times handoff_timeout as there are waiters before it. */
+/* A waiter checks its line after as many times handoff_timeout as there are waiters before it. */
 #define MAX_WATCH_FACTOR 8
 
 static int	handoff_timeout = 1000;
@@ -45,41 +45,23 @@ turns_init(void)
 							NULL, NULL, NULL);
 }
 
-/* Was the waiter called for another of its resources? Then it will take that lease. */
-static bool
-is_called_elsewhere(const Entry *entry)
-{
-	uint64		called_for = pg_atomic_read_u64(&queue_waiter(entry->waiter)->called_for);
-
-	return called_for != 0 && called_for != entry->hash;
-}
-
+/* Do others go first? So it is, too, if the waiter was called for another of its resources: it will take that. */
 static bool
 is_passed_over(const Entry *entry)
 {
-	return entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED || is_called_elsewhere(entry);
+	uint64		called_for = pg_atomic_read_u64(&queue_waiter(entry->waiter)->called_for);
+
+	return entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED ||
+		(called_for != 0 && called_for != entry->hash);
 }
 
-/*
- * Find the first entry that is not passed over. Here and below, the caller
- * holds the bucket's lock.
- */
-static Entry *
-first_in_line(const Bucket *bucket, uint64 hash)
+static int64
+alarm_of(const Entry *entry)
 {
-	Entry	   *entry = queue_next_in_line(bucket, NULL, hash);
-
-	while (entry != NULL && is_passed_over(entry))
-		entry = queue_next_in_line(bucket, entry, hash);
-	return entry;
+	return (int64) pg_atomic_read_u64(&queue_waiter(entry->waiter)->alarm);
 }
 
-static bool
-comes_before(const Entry *a, const Entry *b)
-{
-	return pg_atomic_read_u64((pg_atomic_uint64 *) &a->turn) < pg_atomic_read_u64((pg_atomic_uint64 *) &b->turn);
-}
-
+/* Here and below, the caller holds the bucket's lock. */
 static void
 call(Entry *entry)
 {
@@ -90,6 +72,24 @@ call(Entry *entry)
 	{
 		entry->called_at = clock_monotonic();
 		entry_set_state(entry, TURN_CALLED);
+	}
+}
+
+/*
+ * Somebody in the line waits for this transaction, or for any if that is
+ * invalid. Sessions that run it go first: see waits_for_me().
+ */
+static void
+wake_sessions(const Bucket *bucket, uint64 hash, TransactionId top)
+{
+	Entry	   *entry = NULL;
+
+	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL)
+	{
+		TransactionId xid = GetPGProcByNumber(entry->waiter)->xid;
+
+		if (TransactionIdIsValid(xid) && (xid == top || !TransactionIdIsValid(top)))
+			queue_wake(entry);
 	}
 }
 
@@ -107,33 +107,22 @@ call_first(const Bucket *bucket, uint64 hash, int64 free_at)
 {
 	Entry	   *entry = NULL;
 
-	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL)
-	{
-		if (is_passed_over(entry))
-		{
-			if (entry->waiter != MY_PROC_NUMBER)
-				queue_wake(entry);
-			continue;
-		}
-
-		if (entry->waiter == MY_PROC_NUMBER)
-			return;				/* knows of its own change */
-		if (entry_state(entry) == TURN_AWAY)
-		{
-			/* It looks when its wait ends. If it waits for one of the others here, that goes first: see waits_for_me(). */
-			while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL)
-				if (TransactionIdIsValid(GetPGProcByNumber(entry->waiter)->xid))
-					queue_wake(entry);
-			return;
-		}
-		entry->known_end = Min(entry->known_end, free_at);
-		if ((int64) pg_atomic_read_u64(&queue_waiter(entry->waiter)->alarm) > free_at &&
-			(int64) pg_atomic_read_u64(&queue_waiter(entry->waiter)->alarm) - free_at > ALARM_SLACK)
-		{
-			call(entry);
+	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL && is_passed_over(entry))
+		if (entry->waiter != MY_PROC_NUMBER)
 			queue_wake(entry);
-		}
-		return;
+
+	if (entry == NULL || entry->waiter == MY_PROC_NUMBER)
+		return;					/* we know of our own change */
+	if (entry_state(entry) == TURN_AWAY)
+	{
+		wake_sessions(bucket, hash, InvalidTransactionId);
+		return;					/* it looks when its wait ends */
+	}
+	entry->known_end = Min(entry->known_end, free_at);
+	if (alarm_of(entry) > free_at && alarm_of(entry) - free_at > ALARM_SLACK)
+	{
+		call(entry);
+		queue_wake(entry);
 	}
 }
 
@@ -144,8 +133,7 @@ call_first(const Bucket *bucket, uint64 hash, int64 free_at)
 static bool
 is_overdue(const Entry *entry)
 {
-	int64		alarm = (int64) pg_atomic_read_u64(&queue_waiter(entry->waiter)->alarm);
-	int64		due = entry_state(entry) == TURN_CALLED ? entry->called_at : alarm;
+	int64		due = entry_state(entry) == TURN_CALLED ? entry->called_at : alarm_of(entry);
 
 	return clock_monotonic() - due >= handoff_timeout * INT64CONST(1000);
 }
@@ -171,39 +159,23 @@ waits_for_me(const Entry *entry)
 		TransactionIdIsCurrentTransactionId(entry->awaited);
 }
 
-/* This backend looks, and at this resource: it is not passed over any more. */
-static void
-show_up(const Bucket *bucket, uint64 hash)
+/* Take the turn of this backend in a line, unless another waiter comes first: call that. */
+static bool
+take_turn(Bucket *bucket, uint64 hash)
 {
-	Entry	   *entry = NULL;
+	Entry	   *entry;
+	Entry	   *next;
 
-	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL)
+	for (entry = queue_next_in_line(bucket, NULL, hash); entry != NULL; entry = next)
+	{
+		next = queue_next_in_line(bucket, entry, hash);
 		if (entry->waiter == MY_PROC_NUMBER)
 		{
 			pg_atomic_write_u64(&queue_waiter(MY_PROC_NUMBER)->called_for, hash);
 			if (is_passed_over(entry))
 				entry_set_state(entry, TURN_QUEUED);
-		}
-}
-
-/*
- * May this backend take the free lease of this line? If not, this calls the
- * first waiter of the line. If the first waiter waits for a transaction that
- * has not ended as far as we know, this sets *awaited to that transaction
- * instead.
- */
-static bool
-may_take_turn(Bucket *bucket, uint64 hash, TransactionId ended, TransactionId *awaited)
-{
-	Entry	   *entry;
-	Entry	   *next;
-
-	show_up(bucket, hash);
-	for (entry = queue_next_in_line(bucket, NULL, hash); entry != NULL; entry = next)
-	{
-		next = queue_next_in_line(bucket, entry, hash);
-		if (entry->waiter == MY_PROC_NUMBER)
 			return true;
+		}
 		if (is_passed_over(entry) || waits_for_me(entry))
 			continue;
 		if (is_overdue(entry))
@@ -212,18 +184,13 @@ may_take_turn(Bucket *bucket, uint64 hash, TransactionId ended, TransactionId *a
 			continue;
 		}
 
-		if (entry_state(entry) == TURN_AWAY)
-		{
-			if (TransactionIdIsValid(ended) && entry->awaited == ended)
-				call(entry);	/* the lock manager wakes it */
-			else
-				*awaited = entry->awaited;
-		}
-		else if (entry_state(entry) == TURN_QUEUED)
+		if (entry_state(entry) == TURN_QUEUED)
 		{
 			call(entry);
 			queue_wake(entry);
 		}
+		else if (entry_state(entry) == TURN_AWAY && !TransactionIdIsInProgress(entry->awaited))
+			call(entry);		/* the lock manager wakes it */
 		return false;
 	}
 	return true;
@@ -237,7 +204,8 @@ bool
 wait_take_turn(const text *resource)
 {
 	uint64		hash;
-	TransactionId ended = InvalidTransactionId;
+	Bucket	   *bucket;
+	bool		mine;
 
 	if (!queue_attach())
 		return true;
@@ -246,166 +214,65 @@ wait_take_turn(const text *resource)
 		return true;
 
 	RACE_POINT("before its turn");
-	for (;;)
-	{
-		Bucket	   *bucket = queue_bucket(hash);
-		TransactionId awaited = InvalidTransactionId;
-		bool		mine;
-
-		LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
-		mine = may_take_turn(bucket, hash, ended, &awaited);
-		LWLockRelease(&bucket->lock);
-		queue_set_latches();
-
-		if (!TransactionIdIsValid(awaited) || TransactionIdIsInProgress(awaited))
-			return mine;
-		ended = awaited;
-	}
+	bucket = queue_lock(hash);
+	mine = take_turn(bucket, hash);
+	queue_unlock(bucket);
+	return mine;
 }
 
-/* This waiter waits for a transaction. If its session is in the line, that goes first: see waits_for_me(). */
-static void
-wake_session_of(const Bucket *bucket, uint64 hash, TransactionId top)
+/* Until when may a waiter sleep? The second one checks often, the others more rarely, so that few wake up. */
+static int64
+next_watch(const Bucket *bucket, const Entry *own)
 {
 	Entry	   *entry = NULL;
+	int			before = 0;
 
-	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL)
-		if (GetPGProcByNumber(entry->waiter)->xid == top)
-			queue_wake(entry);
+	while ((entry = queue_next_in_line(bucket, entry, own->hash)) != own && before < MAX_WATCH_FACTOR)
+		before += !is_passed_over(entry);
+	return before == 0 ? NEVER : clock_monotonic() + handoff_timeout * INT64CONST(1000) * before;
 }
 
 /*
- * One line of a waiter was refused. Returns true if the waiter has just stood
- * aside. It must look once more, since it was not woken for earlier changes.
- */
-static bool
-line_was_refused(Bucket *bucket, Entry *entry, const LineRefusal *refusal, bool goes_away, TransactionId top)
-{
-	TurnState	state = refusal->own_lease ? TURN_ASIDE : goes_away ? TURN_AWAY : TURN_QUEUED;
-	bool		stands_aside = state == TURN_ASIDE && entry_state(entry) != TURN_ASIDE;
-
-	entry->awaited = refusal->transaction;
-	entry->known_end = refusal->known_end;
-	entry_set_state(entry, state);
-	if (TransactionIdIsValid(top))
-		wake_session_of(bucket, entry->hash, top);
-	if (stands_aside)
-	{
-		pg_atomic_write_u64(&queue_waiter(entry->waiter)->called_for, 0);
-		call_first(bucket, entry->hash, 0);
-	}
-	return stands_aside;
-}
-
-/*
- * The waiter looked and was refused. It waits for its turn again, whatever its
- * state was, or in the lock manager if it goes away. Returns true if it must
- * look again first, because it was woken since the look.
- */
-bool
-turns_were_refused(Waiter *waiter, const LineRefusal *refusals, bool goes_away, uint32 news_seen)
-{
-	bool		look_again = false;
-
-	for (int i = 0; i < waiter->info.nlines; i++)
-	{
-		Entry	   *entry = &waiter->entry[i];
-		Bucket	   *bucket = queue_bucket(entry->hash);
-		TransactionId top = InvalidTransactionId;
-
-		if (TransactionIdIsValid(refusals[i].transaction))
-			top = SubTransGetTopmostTransaction(refusals[i].transaction);
-		LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
-		if (pg_atomic_read_u32(&waiter->news) == news_seen)
-			look_again |= line_was_refused(bucket, entry, &refusals[i], goes_away, top);
-		LWLockRelease(&bucket->lock);
-		queue_set_latches();
-	}
-	pg_atomic_write_u64(&waiter->called_for, 0);
-	pg_memory_barrier();
-	return look_again || pg_atomic_read_u32(&waiter->news) != news_seen;
-}
-
-/*
- * The wait in the lock manager has ended. From now on changes must wake the
- * waiter. If it was called because it was late, it stays called.
- */
-void
-turns_come_back(Waiter *waiter)
-{
-	Entry	   *entry = &waiter->entry[0];
-	Bucket	   *bucket = queue_bucket(entry->hash);
-
-	LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
-	if (entry_state(entry) == TURN_AWAY)
-		entry_set_state(entry, TURN_QUEUED);
-	LWLockRelease(&bucket->lock);
-}
-
-/* The number of waiters before this entry, up to MAX_WATCH_FACTOR. */
-static int
-waiters_before(const Bucket *bucket, const Entry *own)
-{
-	Entry	   *entry = NULL;
-	int			n = 0;
-
-	while ((entry = queue_next_in_line(bucket, entry, own->hash)) != own && n < MAX_WATCH_FACTOR)
-		n += !is_passed_over(entry);
-	return n;
-}
-
-/*
- * Until when may this waiter sleep without a check of the first waiter of its
- * line? The second one checks often, and the others more rarely. So the line
- * moves on even if many are stopped, and a long line causes few wake-ups.
+ * The waiter looked for the lease of one of its lines, and was refused. It
+ * waits for its turn again, whatever its state was, or in the lock manager.
+ *
+ * Returns until when it may sleep without a look that lets the line move on if
+ * the first waiter is stopped; or 0 if it must look again at once. So it must
+ * if it was woken since it began to look, or has just stood aside, since it was
+ * not woken for earlier changes.
  */
 int64
-turns_next_watch(const Waiter *waiter)
+turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32 news_seen)
 {
-	int			factor = 0;
+	Entry	   *entry = &waiter->entry[line];
+	bool		open = refusal->result == REFUSED_OPEN;
+	TurnState	state = refusal->own_lease ? TURN_ASIDE : open && waiter->info.nresources == 1 ? TURN_AWAY : TURN_QUEUED;
+	Bucket	   *bucket = queue_lock(entry->hash);
+	int64		watch = 0;
 
-	for (int i = 0; i < waiter->info.nlines; i++)
+	if (pg_atomic_read_u32(&waiter->news) == news_seen)
 	{
-		const Entry *own = &waiter->entry[i];
-		Bucket	   *bucket = queue_bucket(own->hash);
-		int			before = 0;
+		bool		stands_aside = state == TURN_ASIDE && entry_state(entry) != TURN_ASIDE;
 
-		LWLockAcquire(&bucket->lock, LW_SHARED);
-		if (!is_passed_over(own))
-			before = waiters_before(bucket, own);
-		LWLockRelease(&bucket->lock);
-		if (before > 0)
-			factor = factor == 0 ? before : Min(factor, before);
+		entry->awaited = open ? refusal->transaction : InvalidTransactionId;
+		if (open || refusal->open)
+			entry->known_end = 0;	/* a transaction may end at any time */
+		else if (refusal->held_until == DT_NOEND)
+			entry->known_end = NEVER;	/* also if it is free: it belongs to waiters who hand on what they know */
+		else
+			entry->known_end = clock_monotonic() + (refusal->held_until - clock_now());
+		entry_set_state(entry, state);
+		if (open)
+			wake_sessions(bucket, entry->hash, SubTransGetTopmostTransaction(refusal->transaction));
+		if (stands_aside)
+		{
+			pg_atomic_write_u64(&waiter->called_for, 0);
+			call_first(bucket, entry->hash, 0);
+		}
+		watch = stands_aside ? 0 : state == TURN_QUEUED ? next_watch(bucket, entry) : NEVER;
 	}
-	return factor == 0 ? NEVER : clock_monotonic() + handoff_timeout * INT64CONST(1000) * factor;
-}
-
-/*
- * Has the first waiter in a line of this waiter not taken its turn in time?
- * Then this waiter must look.
- */
-bool
-turns_are_overdue(const Waiter *waiter)
-{
-	for (int i = 0; i < waiter->info.nlines; i++)
-	{
-		const Entry *own = &waiter->entry[i];
-		Bucket	   *bucket = queue_bucket(own->hash);
-		Entry	   *first;
-		bool		overdue;
-		TransactionId awaited = InvalidTransactionId;
-
-		LWLockAcquire(&bucket->lock, LW_SHARED);
-		first = first_in_line(bucket, own->hash);
-		overdue = first != NULL && is_overdue(first);
-		if (first != NULL && first != own && entry_state(first) == TURN_AWAY)
-			awaited = first->awaited;
-		LWLockRelease(&bucket->lock);
-
-		if (overdue || (TransactionIdIsValid(awaited) && !TransactionIdIsInProgress(awaited)))
-			return true;
-	}
-	return false;
+	queue_unlock(bucket);
+	return watch;
 }
 
 /*
@@ -431,11 +298,12 @@ handed_on(const Waiter *waiter, const Entry *entry, const Entry *next)
 static void
 leave_line(const Waiter *waiter, Bucket *bucket, Entry *entry, bool granted)
 {
-	Entry	   *next;
+	Entry	   *next = NULL;
 
 	queue_take_out(bucket, entry);
-	next = first_in_line(bucket, entry->hash);
-	if (next != NULL && comes_before(next, entry) && !TransactionIdIsValid(next->awaited))
+	while ((next = queue_next_in_line(bucket, next, entry->hash)) != NULL && is_passed_over(next))
+		;
+	if (next != NULL && entry_turn(next) < entry_turn(entry) && !TransactionIdIsValid(next->awaited))
 		return;					/* a session that it waits for may have passed over it, and waited for this one */
 	if (!granted)
 		call_first(bucket, entry->hash, handed_on(waiter, entry, next));
@@ -458,9 +326,8 @@ turns_leave(Waiter *waiter, uint64 granted)
 	for (int i = 0; i < waiter->info.nlines; i++)
 	{
 		Entry	   *entry = &waiter->entry[i];
-		Bucket	   *bucket = queue_bucket(entry->hash);
+		Bucket	   *bucket = queue_lock(entry->hash);
 
-		LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
 		leave_line(waiter, bucket, entry, entry->hash == granted);
 		if (entry->hash == granted)
 		{
@@ -468,9 +335,8 @@ turns_leave(Waiter *waiter, uint64 granted)
 			if (entry_state(entry) == TURN_CALLED && (free_since == 0 || entry->called_at < free_since))
 				free_since = entry->called_at;
 		}
-		LWLockRelease(&bucket->lock);
-		queue_set_latches();
+		queue_unlock(bucket);
 	}
-	queue_leave(waiter);
+	pg_atomic_exchange_u64(&waiter->ticket, 0);
 	return free_since;
 }

@@ -3,18 +3,9 @@
  * wait.c
  *		Waiting for leases: the wait of this session.
  *
- * Behind a committed lease there is no transaction to wait for in the lock
- * manager, because the transaction that acquired it has ended. Such waiters
- * form a queue in shared memory (queue.c) and take turns (turns.c). Behind an
- * open transaction a waiter waits in the lock manager (lockwait.c), and keeps
- * its place in the queue.
- *
  * A waiter sleeps until something may have changed for it, and then tries
- * again. The outcome of the try tells how long it may sleep; the queue never
- * knows which leases are held. So a superfluous wake-up costs one look and no
- * more. Some changes cause no wake-up at all, like an UPDATE of the lock table
- * by hand. The waiter finds these by looking again, first after
- * deadlock_timeout and then at growing intervals.
+ * again. The outcome of the try tells how long it may sleep. src/README.md
+ * explains who wakes it, and where it waits.
  *
  * Without shared memory all waiters look again every lease_lock.poll_interval,
  * in no order.
@@ -31,11 +22,10 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
-#include "base/names.h"
 #include "base/race.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 #include "store/store.h"
-#include "wait/turns.h"
+#include "wait/queue.h"
 #include "wait/wait.h"
 
 /* Longest time without a look, even without a wake-up. */
@@ -59,16 +49,12 @@ static struct
 {
 	bool		active;
 	Waiter	   *waiter;			/* NULL: this server has no queue */
-	bool		in_all_lines;	/* in the lines of all its resources */
-	const LeaseRequest *request;
 	int64		begun_at;
 	int64		deadline;
 	int64		lock_deadline;	/* of lock_timeout */
 	int64		next_check;		/* next look without a wake-up, and check for deadlocks */
-	int64		check_interval;
 	uint32		news_seen;		/* news counter before the last look */
-	bool		looks_again;	/* woken since that look */
-	LineRefusal refusals[MAX_LINES];	/* of that look */
+	int64		next_watch;		/* the line may need that look by then; 0: it must follow at once */
 }			my_wait;
 
 void
@@ -116,65 +102,19 @@ wait_is_called(const text *resource)
 		pg_atomic_read_u64(&my_wait.waiter->called_for) == queue_hash(resource);
 }
 
-/* Prepare a look: after a wake-up from now on, the waiter must not sleep. */
+/* Prepare a look: after a wake-up from now on, the waiter must not sleep. It is not away any more. */
 static void
 begin_look(void)
 {
-	if (my_wait.waiter != NULL)
-	{
-		pg_atomic_exchange_u64(&my_wait.waiter->alarm, NO_ALARM);
-		my_wait.news_seen = pg_atomic_read_u32(&my_wait.waiter->news);
-		pg_memory_barrier();
-	}
-}
+	uint32		away = TURN_AWAY;
 
-/* Describe the resources of the lines, as far as there is space for their names. */
-static void
-describe_lines(WaiterInfo *info, text **resources, int nresources)
-{
-	int			used = 0;
-
-	info->nresources = nresources;
-	info->nlines = Min(nresources, MAX_LINES);
-	for (int i = 0; i < info->nlines; i++)
-	{
-		int			length = VARSIZE_ANY_EXHDR(resources[i]);
-
-		if (used + length > NAMES_SPACE)
-			break;
-		memcpy(info->names + used, VARDATA_ANY(resources[i]), length);
-		info->name_length[info->nnamed++] = length;
-		used += length;
-	}
-}
-
-static void
-join_queue(text **resources, int nresources, int64 timeout)
-{
-	static bool leaves_at_exit = false;
-	const LeaseRequest *request = my_wait.request;
-	WaiterInfo *info = palloc0(sizeof(WaiterInfo));
-
-	if (!leaves_at_exit)
-	{
-		before_shmem_exit(leave_at_exit, (Datum) 0);
-		leaves_at_exit = true;
-	}
-
-	info->pid = MyProcPid;
-	info->database = MyDatabaseId;
-	info->role = GetUserId();
-	info->since = clock_now();
-	info->deadline = timeout < 0 ? DT_NOEND : info->since + timeout;
-	info->mode = request->mode;
-	info->permits = request->permits;
-	info->owner_hash = hash_text(request->owner, 0);
-	info->owner_length = VARSIZE_ANY_EXHDR(request->owner);
-	memcpy(info->owner, VARDATA_ANY(request->owner), info->owner_length);
-	describe_lines(info, resources, nresources);
-	my_wait.waiter = queue_join(resources, info);
-	my_wait.in_all_lines = info->nlines == nresources;
-	pfree(info);
+	my_wait.next_watch = NEVER;
+	if (my_wait.waiter == NULL)
+		return;
+	pg_atomic_compare_exchange_u32(&my_wait.waiter->entry[0].state, &away, TURN_QUEUED);
+	pg_atomic_exchange_u64(&my_wait.waiter->alarm, NO_ALARM);
+	my_wait.news_seen = pg_atomic_read_u32(&my_wait.waiter->news);
+	pg_memory_barrier();
 }
 
 /*
@@ -185,6 +125,7 @@ join_queue(text **resources, int nresources, int64 timeout)
 void
 wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 timeout)
 {
+	static bool leaves_at_exit = false;
 	bool		has_queue = queue_attach();
 	int64		now = clock_monotonic();
 
@@ -194,44 +135,33 @@ wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 
 				 errmsg("this session is already waiting for a lease")));
 
 	memset(&my_wait, 0, sizeof(my_wait));
-	my_wait.request = request;
 	my_wait.begun_at = now;
 	my_wait.deadline = timeout < 0 ? NEVER : now + timeout;
 	my_wait.lock_deadline = LockTimeout > 0 ? now + LockTimeout * INT64CONST(1000) : NEVER;
-	my_wait.check_interval = DeadlockTimeout * INT64CONST(1000);
-	my_wait.next_check = now + my_wait.check_interval;
-	my_wait.in_all_lines = true;
+	my_wait.next_check = now + DeadlockTimeout * INT64CONST(1000);
 	RACE_POINT("before a waiter joins");
 	if (has_queue)
 	{
 		stats_count(STATS_WAITS);
-		join_queue(resources, nresources, timeout);
+		if (!leaves_at_exit)
+			before_shmem_exit(leave_at_exit, (Datum) 0);
+		leaves_at_exit = true;
+		my_wait.waiter = queue_join(resources, nresources, request, timeout);
 	}
 	my_wait.active = true;
 	begin_look();
 	RACE_POINT("after a waiter joined");
 }
 
-/*
- * Note why the look at one of the resources did not get the lease. A lease
- * that is free belongs to waiters who hand on what they know; a transaction
- * may end at any time.
- */
+/* Note why the look at one of the resources did not get the lease. */
 void
 wait_note_refusal(int which, const GrantOutcome *refusal)
 {
-	LineRefusal *line = &my_wait.refusals[which];
-
-	if (!my_wait.active || refusal->result == GRANTED || which >= MAX_LINES)
+	if (my_wait.waiter == NULL || refusal->result == GRANTED || which >= MAX_LINES)
 		return;
-	line->own_lease = refusal->own_lease;
-	line->transaction = refusal->result == REFUSED_OPEN ? refusal->transaction : InvalidTransactionId;
-	if (refusal->result == REFUSED_OPEN || refusal->open)
-		line->known_end = 0;
-	else if (refusal->held_until == DT_NOEND)
-		line->known_end = NEVER;
-	else
-		line->known_end = clock_monotonic() + (refusal->held_until - clock_now());
+	RACE_POINT("before a waiter tells its refusal");
+	my_wait.next_watch = Min(my_wait.next_watch,
+							 turns_were_refused(my_wait.waiter, which, refusal, my_wait.news_seen));
 }
 
 static void
@@ -276,54 +206,39 @@ check_lock_timeout(void)
 static bool
 is_time_to_check(void)
 {
-	bool		is_time = pg_atomic_exchange_u32(&my_wait.waiter->suspect, 0) != 0;
+	int64		now = clock_monotonic();
+	bool		is_suspect = pg_atomic_exchange_u32(&my_wait.waiter->suspect, 0) != 0;
 
-	if (clock_monotonic() >= my_wait.next_check)
-	{
-		my_wait.check_interval = Min(my_wait.check_interval * 2, LONGEST_SLEEP);
-		my_wait.next_check = clock_monotonic() + my_wait.check_interval;
-		is_time = true;
-	}
-	return is_time;
-}
-
-/*
- * Sleep until the given time, a wake-up, or until the first waiter is overdue.
- * That is checked after a sleep only: if the look does not help, because the
- * lease is held, the next one must not follow at once.
- */
-static void
-sleep_in_queue(int64 until)
-{
-	Waiter	   *waiter = my_wait.waiter;
-
-	pg_atomic_exchange_u64(&waiter->alarm, (uint64) until);
-	RACE_POINT("before a waiter sleeps");
-	while (pg_atomic_read_u32(&waiter->news) == my_wait.news_seen && clock_monotonic() < until)
-	{
-		sleep_until(Min(until, turns_next_watch(waiter)));
-		if (turns_are_overdue(waiter))
-			break;
-	}
+	if (now < my_wait.next_check)
+		return is_suspect;
+	my_wait.next_check = now + Min(now - my_wait.begun_at, LONGEST_SLEEP);
+	return true;
 }
 
 /* Sleep until it makes sense to look again: when the obstacle ends, or earlier. */
 static void
 sleep_behind_lease(const GrantOutcome *refusal)
 {
+	Waiter	   *waiter = my_wait.waiter;
 	int64		now = clock_monotonic();
-	int64		until = Min(Min(my_wait.deadline, my_wait.lock_deadline), my_wait.next_check);
+	int64		until = Min(my_wait.deadline, my_wait.lock_deadline);
 
 	Assert(refusal->held_until != DT_NOBEGIN);
 	if (refusal->held_until != DT_NOEND)
 		until = Min(until, now + (refusal->held_until - clock_now()));
-	if (refusal->open || !my_wait.in_all_lines)
-		until = Min(until, now + OPEN_INTERVAL);
-
-	if (my_wait.waiter == NULL)
+	if (waiter == NULL)
+	{
 		sleep_until(Min(until, now + poll_interval * INT64CONST(1000)));
-	else
-		sleep_in_queue(until);
+		return;
+	}
+
+	until = Min(until, Min(my_wait.next_check, my_wait.next_watch));
+	if (refusal->open || waiter->info.nlines < waiter->info.nresources)
+		until = Min(until, now + OPEN_INTERVAL);
+	pg_atomic_exchange_u64(&waiter->alarm, (uint64) until);
+	RACE_POINT("before a waiter sleeps");
+	while (pg_atomic_read_u32(&waiter->news) == my_wait.news_seen && clock_monotonic() < until)
+		sleep_until(until);
 }
 
 static void
@@ -360,10 +275,7 @@ wait_behind_transaction(const GrantOutcome *refusal)
 	check_client();
 }
 
-/*
- * May the wait go on after this refusal? False if the time is over. Tells the
- * queue how this backend waits.
- */
+/* May the wait go on after this refusal? False if the time is over. */
 bool
 wait_may_go_on(const GrantOutcome *refusal)
 {
@@ -373,12 +285,12 @@ wait_may_go_on(const GrantOutcome *refusal)
 	if (clock_monotonic() >= my_wait.deadline)
 		return false;
 	check_lock_timeout();
-	if (my_wait.waiter == NULL)
-		return true;
-
-	RACE_POINT("before a waiter tells its refusal");
-	my_wait.looks_again = turns_were_refused(my_wait.waiter, my_wait.refusals,
-											 refusal->result == REFUSED_OPEN, my_wait.news_seen);
+	if (my_wait.waiter != NULL)
+	{
+		pg_atomic_exchange_u64(&my_wait.waiter->called_for, 0);
+		if (pg_atomic_read_u32(&my_wait.waiter->news) != my_wait.news_seen)
+			my_wait.next_watch = 0;
+	}
 	return true;
 }
 
@@ -386,7 +298,7 @@ wait_may_go_on(const GrantOutcome *refusal)
 void
 wait_sleep(const GrantOutcome *refusal)
 {
-	if (my_wait.looks_again)
+	if (my_wait.next_watch == 0)
 		CHECK_FOR_INTERRUPTS();
 	else if (refusal->result == REFUSED_OPEN)
 		wait_behind_transaction(refusal);
@@ -403,13 +315,9 @@ wait_sleep(const GrantOutcome *refusal)
 void
 wait_look_again(void)
 {
-	if (my_wait.waiter != NULL)
-	{
-		if (is_time_to_check())
-			check_deadlock();
-		RACE_POINT("before a waiter comes back");
-		turns_come_back(my_wait.waiter);
-	}
+	if (my_wait.waiter != NULL && is_time_to_check())
+		check_deadlock();
+	RACE_POINT("before a waiter comes back");
 	begin_look();
 }
 

@@ -1,7 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * waiter.h
- *		Descriptions of waiters, and of what blocks them.
+ *		Waiters, and what blocks them.
+ *
+ * A *waiter* is a backend that waits. It has an *entry* for each resource that
+ * it waits for, up to MAX_LINES. The entries for one resource form its *line*,
+ * in the order of arrival.
  *
  *-------------------------------------------------------------------------
  */
@@ -9,6 +13,7 @@
 #define LEASE_LOCK_WAITER_H
 
 #include "nodes/pg_list.h"
+#include "port/atomics.h"
 
 #include "store/store.h"
 
@@ -28,6 +33,20 @@ typedef enum TurnState
 	TURN_SKIPPED				/* did not look when called; until it looks */
 } TurnState;
 
+/* A waiter's place in a line. */
+typedef struct Entry
+{
+	int			previous;		/* entry in the bucket, or NOBODY */
+	int			next;
+	int			waiter;
+	uint64		hash;			/* of resource and database */
+	pg_atomic_uint64 turn;		/* grows along the line */
+	pg_atomic_uint32 state;		/* TurnState; written with the lock */
+	TransactionId awaited;		/* transaction that refused it, if known */
+	int64		called_at;		/* since when it is called */
+	int64		known_end;		/* when, as far as it knows, the lease may become free; 0: at any time */
+} Entry;
+
 /* Description of a waiter. It does not change while the waiter waits. */
 typedef struct WaiterInfo
 {
@@ -41,35 +60,37 @@ typedef struct WaiterInfo
 	int			nresources;		/* if more than 1, any of them will do */
 	int			nlines;			/* for the first ones of them */
 	int			nnamed;			/* lines whose resource is in names */
-	uint64		owner_hash;
 	int			owner_length;
 	int			name_length[MAX_LINES];
 	char		owner[MAX_NAME_LENGTH];
 	char		names[NAMES_SPACE];
 } WaiterInfo;
 
-/* The place of a waiter in one line. */
-typedef struct WaiterLine
+typedef struct Waiter
 {
-	uint64		hash;			/* of resource and database */
-	uint64		turn;			/* orders the waiters of the line */
-	TurnState	state;
-	TransactionId awaited;		/* transaction that refused it there, if known */
-	const char *resource;		/* NULL: not known */
-	int			resource_length;
-} WaiterLine;
-
-/* A copy of all that is known of a waiter. */
-typedef struct WaiterCopy
-{
-	uint64		ticket;			/* of this wait */
-	bool		is_called;		/* in one of its lines: it looks, or is about to */
-	WaiterLine	line[MAX_LINES];
+	pg_atomic_uint64 ticket;	/* of this wait; 0: no wait, or not described yet */
+	pg_atomic_uint64 called_for;	/* hash of the resource whose turn it was given first; 0: none */
+	pg_atomic_uint64 alarm;		/* when it looks without being woken */
+	pg_atomic_uint32 news;		/* counts wake-ups */
+	pg_atomic_uint32 suspect;	/* must check for a deadlock at once */
+	Entry		entry[MAX_LINES];
 	WaiterInfo	info;
-} WaiterCopy;
+} Waiter;
+
+static inline TurnState
+entry_state(const Entry *entry)
+{
+	return (TurnState) pg_atomic_read_u32((pg_atomic_uint32 *) &entry->state);
+}
+
+static inline uint64
+entry_turn(const Entry *entry)
+{
+	return pg_atomic_read_u64((pg_atomic_uint64 *) &entry->turn);
+}
 
 /* queue.c */
-extern List *waiters_list(void);	/* of WaiterCopy, in the order of turns */
+extern List *waiters_list(void);	/* copies of all Waiters of this database, in the order of turns */
 
 /* What blocks a lease slot for a request: a committed lease, an open transaction, or both. */
 typedef struct SlotBlocker
@@ -80,6 +101,6 @@ typedef struct SlotBlocker
 } SlotBlocker;
 
 /* obstacles.c */
-extern List *find_obstacles(LeaseStore *store, const WaiterLine *line, LeaseMode mode);
+extern List *find_obstacles(LeaseStore *store, const Waiter *waiter, int line);
 
 #endif							/* LEASE_LOCK_WAITER_H */

@@ -19,7 +19,7 @@
 #include "base/compat.h"
 #include "base/race.h"
 #include "base/sessions.h"
-#include "wait/turns.h"
+#include "wait/queue.h"
 #include "wait/wait.h"
 
 /* A lease that the current transaction changed. */
@@ -84,9 +84,9 @@ wait_note_drop(void)
 static void
 wake_line(const Change *change, bool committed)
 {
-	Bucket	   *bucket = queue_bucket(change->hash);
 	TimestampTz today = clock_now();
 	int64		free_at = 0;
+	Bucket	   *bucket;
 
 	if (!queue_may_have(change->hash))
 		return;
@@ -96,31 +96,31 @@ wake_line(const Change *change, bool committed)
 	else if (committed && change->expires_at > today)
 		free_at = clock_monotonic() + (change->expires_at - today);
 
-	LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
+	bucket = queue_lock(change->hash);
 	call_first(bucket, change->hash, free_at);
-	LWLockRelease(&bucket->lock);
-	queue_set_latches();
+	queue_unlock(bucket);
 }
 
-/* Wake all waiters in a bucket. None of them may leave without handing that on. */
+/* Wake all waiters of this database in some buckets. None of them may leave without handing that on. */
 static void
-wake_bucket(int number)
+wake_buckets(const bool *chosen)
 {
-	Bucket	   *bucket = queue_bucket(number);
-
-	if (!queue_may_have(number))
-		return;
-
-	LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
-	for (Entry *entry = queue_entry(bucket->first); entry != NULL; entry = queue_entry(entry->next))
+	for (int i = 0; i < NUM_BUCKETS; i++)
 	{
-		if (entry->database != MyDatabaseId)
+		Bucket	   *bucket;
+
+		if (!chosen[i] || !queue_may_have(i))
 			continue;
-		entry->known_end = 0;
-		queue_wake(entry);
+		bucket = queue_lock(i);
+		for (Entry *entry = queue_entry(bucket->first); entry != NULL; entry = queue_entry(entry->next))
+		{
+			if (queue_waiter(entry->waiter)->info.database != MyDatabaseId)
+				continue;
+			entry->known_end = 0;
+			queue_wake(entry);
+		}
+		queue_unlock(bucket);
 	}
-	LWLockRelease(&bucket->lock);
-	queue_set_latches();
 }
 
 static void
@@ -130,9 +130,8 @@ wake_waiters(bool committed)
 		RACE_POINT("before waiters are woken");
 	for (int i = 0; i < nchanges; i++)
 		wake_line(&changes[i], committed);
-	for (int i = 0; i < NUM_BUCKETS && has_more_changes; i++)
-		if (more_changed[i])
-			wake_bucket(i);
+	if (has_more_changes)
+		wake_buckets(more_changed);
 }
 
 /*
@@ -143,20 +142,13 @@ wake_waiters(bool committed)
 static void
 wake_after_transaction(XactEvent event, void *arg)
 {
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PREPARE:
-			wake_waiters(event == XACT_EVENT_COMMIT);
-			nchanges = 0;
-			if (has_more_changes)
-				memset(more_changed, 0, sizeof(more_changed));
-			has_more_changes = false;
-			break;
-		default:
-			break;
-	}
+	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
+		return;
+	wake_waiters(event == XACT_EVENT_COMMIT);
+	nchanges = 0;
+	if (has_more_changes)
+		memset(more_changed, 0, sizeof(more_changed));
+	has_more_changes = false;
 }
 
 /* A rollback to a savepoint restores the leases at once, although the transaction goes on. */
@@ -176,9 +168,7 @@ static void
 wake_after_session(int code, Datum arg)
 {
 	session_end();				/* before they look */
-	for (int i = 0; i < NUM_BUCKETS; i++)
-		if (session_buckets[i])
-			wake_bucket(i);
+	wake_buckets(session_buckets);
 }
 
 /* Remember to wake the waiters of a lease when this session ends. */

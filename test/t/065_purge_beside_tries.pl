@@ -74,21 +74,13 @@ is(look($node, "SELECT lease_acquire_permit('$permits', 2, '1 day', 'o')"), 'f',
 cmp_ok(time - $begun_at, '>', 0.9, 'after a wait for the worker');
 is(look($node, "SELECT lease_acquire('held', '1 day', 'other')"), 'f', 'or refused');
 
-# A waiter goes on when the batch is over. Only in long runs: the stopped worker can hold what the waiter or the look at it
-# needs, and then neither ends.
-if (($ENV{PG_TEST_EXTRA} // '') =~ /\blease_lock_long\b/)
-{
-	my $session = open_session($node);
-	my $waiter = begin_query($session, "SELECT lease_acquire('$row', '1 millisecond', 'o', '1 minute')");
-	wait_until_blocked($node, $waiter);
-	continue_backend($pid);
-	is(finish_query($session), 't', 'a waiter is granted when the worker goes on');
-	$session->quit;
-}
-else
-{
-	continue_backend($pid);
-}
+# A waiter goes on when the batch is over.
+my $session = open_session($node);
+my $waiter = begin_query($session, "SELECT lease_acquire('$row', '1 millisecond', 'o', '1 minute')");
+wait_until_blocked($node, $waiter);
+continue_backend($pid);
+is(finish_query($session), 't', 'a waiter is granted when the worker goes on');
+$session->quit;
 is_purged($node, 'postgres', 'the worker goes on');
 $node->stop;
 done_testing();

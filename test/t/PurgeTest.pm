@@ -107,15 +107,25 @@ sub worker_in
 }
 
 # Run a query while a worker is stopped. The result is undefined if there is no
-# answer, because the worker was stopped while it held something that others
-# wait for, such as a page lock. The first statement reads pg_stat_activity and
-# assigns a transaction ID, to meet such a lock before the query does.
+# answer, because the worker was stopped while it held something of the server
+# that others wait for. Nothing can end such a wait: one of the lock manager's
+# locks, for example, is enough to stop the deadlock check of a waiter, and with
+# it the whole server. So statements meet them all first: they read
+# pg_stat_activity and all parts of the lock manager, and flush the WAL, which
+# waits for all that is being inserted.
 sub ask_beside_stopped
 {
 	my ($node, $dbname, $query) = @_;
 	my ($answer, $timed_out);
 
-	$node->psql($dbname, "SELECT FROM pg_stat_activity WHERE pg_current_xact_id() IS NULL; $query",
+	$node->psql($dbname, qq{
+		\\o /dev/null
+		SELECT count(*) FROM pg_stat_activity;
+		SELECT count(*) FROM pg_locks;
+		SET synchronous_commit = local;
+		SELECT pg_logical_emit_message(true, 'test', '');
+		\\o
+		$query},
 		stdout => \$answer, timeout => 10, timed_out => \$timed_out);
 	return $timed_out ? undef : $answer;
 }
