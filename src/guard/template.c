@@ -95,6 +95,15 @@ append_value(StringInfo buffer, Datum value, Oid type)
 
 	switch (type)
 	{
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+			/* Not by the output function: keys are integers, and this runs for each row. */
+			enlargeStringInfo(buffer, MAXINT8LEN + 1);
+			buffer->len += pg_lltoa(type == INT8OID ? DatumGetInt64(value) :
+									type == INT4OID ? DatumGetInt32(value) : DatumGetInt16(value),
+									buffer->data + buffer->len);
+			break;
 		case TEXTOID:
 		case VARCHAROID:
 			string = DatumGetTextPP(value);
@@ -229,12 +238,9 @@ template_is_visible(const Template *template)
 text *
 template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer)
 {
-	static const char header[VARHDRSZ] = {0};
 	int			length;
 
-	resetStringInfo(buffer);
-	appendBinaryStringInfo(buffer, header, VARHDRSZ);
-
+	buffer->len = VARHDRSZ;
 	for (int i = 0; i < template->nparts; i++)
 	{
 		const TemplatePart *part = &template->parts[i];
