@@ -98,6 +98,15 @@ append_value(StringInfo buffer, Datum value, Oid type)
 
 	switch (type)
 	{
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+			/* Not by the output function: keys are integers, and this runs for each row. */
+			enlargeStringInfo(buffer, MAXINT8LEN + 1);
+			buffer->len += pg_lltoa(type == INT8OID ? DatumGetInt64(value) :
+									type == INT4OID ? DatumGetInt32(value) : DatumGetInt16(value),
+									buffer->data + buffer->len);
+			break;
 		case TEXTOID:
 		case VARCHAROID:
 			string = DatumGetTextPP(value);
@@ -266,15 +275,13 @@ keep_value(Template *template, TemplatePart *part, Datum value)
 text *
 template_fill(Template *template, TupleTableSlot *row)
 {
-	static const char header[VARHDRSZ] = {0};
 	StringInfo	name = &template->name;
 	int			length;
 
 	if (template_is_filled(template, row))
 		return (text *) name->data;
 	template->filled = false;
-	resetStringInfo(name);
-	appendBinaryStringInfo(name, header, VARHDRSZ);
+	name->len = VARHDRSZ;
 
 	for (int i = 0; i < template->nparts; i++)
 	{

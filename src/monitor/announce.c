@@ -48,7 +48,6 @@ typedef struct Announcements
 {
 	pg_atomic_uint64 runs_until;	/* the announcer, monotonic clock; 0: there is none */
 	pg_atomic_uint32 announcer; /* PGPROC number */
-	int			nplaces;
 	pg_atomic_uint64 places[FLEXIBLE_ARRAY_MEMBER]; /* indexed by PGPROC number; 0: nothing to send */
 } Announcements;
 
@@ -75,8 +74,7 @@ create_announcements(void *memory, int tranche)
 
 	pg_atomic_init_u64(&created->runs_until, 0);
 	pg_atomic_init_u32(&created->announcer, 0);
-	created->nplaces = MaxBackends;
-	for (int i = 0; i < created->nplaces; i++)
+	for (int i = 0; i < MaxBackends; i++)
 		pg_atomic_init_u64(&created->places[i], 0);
 }
 
@@ -201,7 +199,7 @@ next_database(void)
 {
 	Oid			next = InvalidOid;
 
-	for (int i = 0; i < announcements->nplaces; i++)
+	for (int i = 0; i < MaxBackends; i++)
 	{
 		uint64		place = pg_atomic_read_u64(&announcements->places[i]);
 		Oid			database = DATABASE_OF(place);
@@ -236,7 +234,7 @@ send_all(void)
 {
 	bool		any = false;
 
-	for (int i = 0; i < announcements->nplaces; i++)
+	for (int i = 0; i < MaxBackends; i++)
 	{
 		uint64		place = pg_atomic_read_u64(&announcements->places[i]);
 

@@ -45,7 +45,6 @@ typedef struct PurgeState
 typedef struct PurgePatience
 {
 	int64		until;			/* monotonic clock; 0: has not waited yet */
-	long		pause;
 	int			ended;			/* transactions that had ended */
 } PurgePatience;
 
