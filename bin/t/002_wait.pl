@@ -23,9 +23,7 @@ sub waits
 {
 	my ($resource, $number) = @_;
 
-	until_true("$number waiters", sub {
-			$node->safe_psql('postgres', "SELECT count(*) FROM lease_waiters WHERE resource = '$resource'") == $number
-		});
+	until_sql("$number waiters", $node, "SELECT count(*) FROM lease_waiters WHERE resource = '$resource'", $number);
 	return;
 }
 
@@ -83,7 +81,7 @@ foreach my $signal (qw(TERM INT HUP QUIT))
 	1 while syswrite($filler, 'x' x 4096);
 	1 while syswrite($filler, 'x');
 	$node->safe_psql('postgres', q{SELECT lease_release('moment', 'ann')});
-	until_true('the grant', sub { $node->safe_psql('postgres', $mine) == 1 });
+	until_sql('the grant', $node, $mine, 1);
 	sleep 0.5;
 	kill('TERM', $pid);
 	close $filler;

@@ -42,9 +42,7 @@ sub compete
 	{
 		push @second, start_run($node, '--ttl=5min', "$name $n", alone("$folder/$name.$n", 'second', 'brief'));
 	}
-	until_true('waiters', sub {
-			$node->safe_psql('postgres', 'SELECT count(*) FROM lease_waiters') == @second
-		});
+	until_sql('waiters', $node, 'SELECT count(*) FROM lease_waiters', scalar @second);
 
 	$cut_off->();
 	is_run(finish_run($_), 75, qr/^$/, qr/the command was ended, since the lease could not be renewed in time/,
@@ -124,11 +122,10 @@ is(held($node, 'broken'), 1, 'and is not released');
 
 	$blocker->query_safe(q{BEGIN; SELECT lease_acquire('unheard', '1 hour', 'blocker')});
 	$run = start_run($proxy->{connstr}, '-v', 'unheard', 'sh', '-c', 'echo $LEASE_OWNER $LEASE_TOKEN');
-	until_true('it waits', sub {
-			$node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE NOT granted}) > 0 });
+	until_sql('it waits', $node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted', 't');
 	tell_proxy($proxy, 'a');
 	$blocker->query_safe('ROLLBACK');
-	until_true('it is granted', sub { held($node, 'unheard') == 1 });
+	until_sql('it is granted', $node, is_held('unheard'), 1);
 	my $holder = $node->safe_psql('postgres', q{SELECT owner || ' ' || token FROM lease_status WHERE resource = 'unheard'});
 	tell_proxy($proxy, 'k');
 	tell_proxy($proxy, 'p');
@@ -138,11 +135,10 @@ is(held($node, 'broken'), 1, 'and is not released');
 	# The same, but a signal comes before lease_run has asked again.
 	$blocker->query_safe(q{BEGIN; SELECT lease_acquire('unheard', '1 hour', 'blocker')});
 	$run = start_run($proxy->{connstr}, '--ttl=1h', 'unheard', 'echo', 'no');
-	until_true('it waits', sub {
-			$node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE NOT granted}) > 0 });
+	until_sql('it waits', $node, 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted', 't');
 	tell_proxy($proxy, 's');
 	$blocker->query_safe('ROLLBACK');
-	until_true('it is granted', sub { held($node, 'unheard') == 1 });
+	until_sql('it is granted', $node, is_held('unheard'), 1);
 	tell_proxy($proxy, 'k');
 	until_true('it asks again', sub { $run->{harness}->pump_nb; $run->{err} =~ /asking again/ });
 	kill('STOP', $run->{pid});
@@ -163,12 +159,12 @@ is(held($node, 'broken'), 1, 'and is not released');
 
 	$blocker->query_safe(q{SELECT lease_acquire('counted', '1 hour', 'blocker')});
 	$run = start_run($proxy->{connstr}, '-v', '--ttl=60s', 'counted', 'sh', '-c', 'until [ -e "$0" ]; do sleep 0.1; done', "$folder/counted");
-	until_true('it waits', sub { $node->safe_psql('postgres', 'SELECT count(*) FROM lease_waiters') == 1 });
+	until_sql('it waits', $node, 'SELECT count(*) FROM lease_waiters', 1);
 	sleep 3;
 	tell_proxy($proxy, 'h');
 	my $released = time;
 	$blocker->query_safe(q{SELECT lease_release('counted', 'blocker')});
-	until_true('it is granted', sub { $node->safe_psql('postgres', q{SELECT count(*) FROM lease_status WHERE resource = 'counted' AND owner <> 'blocker'}) == 1 });
+	until_sql('it is granted', $node, q{SELECT count(*) FROM lease_status WHERE resource = 'counted' AND owner <> 'blocker'}, 1);
 	my $granted = time;
 	sleep 2;
 	my $answered = time;
@@ -179,8 +175,7 @@ is(held($node, 'broken'), 1, 'and is not released');
 	cmp_ok($left, '>=', 60 - (time - $released), 'a wait of 3 s does not count');
 
 	tell_proxy($proxy, 'h');
-	my $renewed = q{SELECT expires_at - granted_at > '65 s' FROM lease_status WHERE resource = 'counted'};
-	until_true('it is renewed', sub { $node->safe_psql('postgres', $renewed) eq 't' });
+	until_sql('it is renewed', $node, q{SELECT expires_at - granted_at > '65 s' FROM lease_status WHERE resource = 'counted'}, 't');
 	$granted = time;
 	sleep 2;
 	$answered = time;
@@ -203,7 +198,7 @@ is(held($node, 'broken'), 1, 'and is not released');
 	until_true('the command begins', sub { -e "$folder/twice" });
 	tell_proxy($proxy, 'a');
 	append_to_file("$folder/twice.go", '');
-	until_true('it is released', sub { held($node, 'twice') == 0 });
+	until_sql('it is released', $node, is_held('twice'), 0);
 	tell_proxy($proxy, 'k');
 	tell_proxy($proxy, 'p');
 	is_run(finish_run($run), 0, qr/^$/, qr/^$/, 'if the answer to the release is lost, nothing is said of a loss');

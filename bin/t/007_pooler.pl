@@ -63,7 +63,7 @@ is_run(finish_run($_), 0, qr/^done\n$/, qr/released/, 'renewed and released thro
 # A wait, and a signal that ends it: the cancel request goes through the pooler as well.
 $node->safe_psql('postgres', q{SELECT lease_acquire('taken', '1 hour', 'ann')});
 my $run = start_run($pool, 'taken', 'true');
-until_true('it waits', sub { $node->safe_psql('postgres', 'SELECT count(*) FROM lease_waiters') == 1 });
+until_sql('it waits', $node, 'SELECT count(*) FROM lease_waiters', 1);
 kill('TERM', $run->{pid});
 is_run(finish_run($run), 143, qr/^$/, qr/^$/, 'a signal ends a wait through a pooler');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM lease_waiters'), 0, 'and leaves no waiter');

@@ -23,12 +23,14 @@ our @EXPORT = qw(
   finish_run
   is_run
   until_true
+  until_sql
   until_log
   slurp
   alone
   start_proxy
   tell_proxy
   held
+  is_held
   process_runs
 );
 
@@ -90,6 +92,15 @@ sub until_true
 	die "not within the time of a test: $what";
 }
 
+# Wait until the server gives this answer.
+sub until_sql
+{
+	my ($what, $node, $query, $expected) = @_;
+
+	$node->poll_query_until('postgres', $query, $expected) or die "not within the time of a test: $what";
+	return;
+}
+
 sub slurp
 {
 	my ($file) = @_;
@@ -115,12 +126,18 @@ sub process_runs
 }
 
 # Is the resource held, as the server sees it?
+sub is_held
+{
+	my ($resource) = @_;
+
+	return "SELECT count(*) FROM lease_status WHERE resource = '$resource' AND state = 'held'";
+}
+
 sub held
 {
 	my ($node, $resource) = @_;
 
-	return $node->safe_psql('postgres',
-		"SELECT count(*) FROM lease_status WHERE resource = '$resource' AND state = 'held'");
+	return $node->safe_psql('postgres', is_held($resource));
 }
 
 # A command that locks a file, and writes a line to a log when it begins. With

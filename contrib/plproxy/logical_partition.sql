@@ -5,7 +5,8 @@
 CREATE SCHEMA IF NOT EXISTS lease_router;
 GRANT USAGE ON SCHEMA lease_router TO PUBLIC;
 
--- Somebody else's schema or function would be replaced, but would stay somebody else's. The scripts call this at their end.
+-- CREATE OR REPLACE keeps the owner. So a schema or function that another role made before would stay that role's. The scripts
+-- call this at their end.
 CREATE OR REPLACE FUNCTION pg_temp.check_owners(schemas pg_catalog.text[]) RETURNS pg_catalog.void LANGUAGE plpgsql AS $$
 DECLARE
 	foreign_objects CONSTANT text = (

@@ -12,7 +12,7 @@
 SET client_min_messages = warning;
 
 BEGIN;
-SET LOCAL search_path = pg_catalog, pg_temp;	-- run nothing that somebody put into another schema
+SET LOCAL search_path = pg_catalog, pg_temp;	-- run nothing that other roles put into other schemas
 
 SELECT FROM (SELECT set_config('lease_router.given', :'partition' || ' of ' || :'partitions', true),
 	set_config('lease_router.roles', :'roles', true)) AS _ \g /dev/null

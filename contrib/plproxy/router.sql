@@ -12,7 +12,7 @@
 SET client_min_messages = warning;
 
 BEGIN;
-SET LOCAL search_path = pg_catalog, pg_temp;	-- run nothing that somebody put into another schema
+SET LOCAL search_path = pg_catalog, pg_temp;	-- run nothing that other roles put into other schemas
 
 SELECT FROM (SELECT set_config('lease_router.given', :'partitions', true)) AS _ \g /dev/null
 
@@ -38,7 +38,7 @@ BEGIN
 	IF EXISTS (SELECT FROM pg_foreign_server WHERE srvname = 'lease_lock') THEN
 		RAISE object_not_in_prerequisite_state USING
 			MESSAGE = 'there is a foreign server "lease_lock"',
-			DETAIL = 'PL/Proxy would use its user mappings, which say who a role is in the partition.',
+			DETAIL = 'PL/Proxy would use its user mappings, which say as which role it connects to the partition.',
 			HINT = 'Drop it.';
 	END IF;
 	IF EXISTS (SELECT FROM pg_extension WHERE extname = 'lease_lock') THEN
@@ -61,8 +61,8 @@ COMMENT ON TABLE lease_router.partitions IS 'connection string of each partition
 COMMENT ON COLUMN lease_router.partitions.changes IS 'how often the connection string was set; PL/Proxy reads the list again when the sum changes';
 GRANT SELECT ON lease_router.partitions TO PUBLIC;
 
--- PL/Proxy asks these functions for its cluster, and connects as the role that calls. A foreign server would not do: whoever may use
--- it can create a user mapping, and with it choose who to be in the partition.
+-- PL/Proxy asks these functions for its cluster, and connects as the role that calls. A foreign server would not do: a role
+-- that may use it can create a user mapping, and with it choose its role in the partition.
 CREATE SCHEMA IF NOT EXISTS plproxy;
 GRANT USAGE ON SCHEMA plproxy TO PUBLIC;
 CREATE OR REPLACE FUNCTION plproxy.get_cluster_version(cluster_name text) RETURNS integer LANGUAGE sql STABLE

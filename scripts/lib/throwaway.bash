@@ -13,11 +13,21 @@ work=
 child=
 as_account=()
 
+# The pid of a process, and the time at which it started, so that a later
+# process with that pid is another one.
+process_name() {
+	local fields
+	fields=$(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) || return
+	printf '%s %s\n' "$1" "$(cut -d ' ' -f 20 <<<"$fields")"
+}
+
 # Always under /tmp: a longer path would not fit into the name of a socket, and
 # make does not support spaces in paths.
 make_work_folder() {
+	remove_left_folders
 	folder=$(mktemp -d /tmp/lease_lock.XXXXXX)
 	chmod 711 "$folder"
+	process_name "$$" >"$folder/script"
 	work=$folder/work
 	mkdir "$work"
 
@@ -109,6 +119,19 @@ stop_all_inside() {
 		sleep 0.1
 	done
 	((${#segments[@]} == 0)) || rm -f "${segments[@]}"
+}
+
+# A script that was killed could not clean up: the next one does, for the same
+# user.
+remove_left_folders() {
+	local left work script
+	for left in /tmp/lease_lock.*; do
+		[[ -d $left && ! -L $left && -O $left ]] && read -r script 2>/dev/null <"$left/script" || continue
+		[[ $(process_name "${script%% *}") != "$script" ]] || continue
+		work=$left/work
+		stop_all_inside
+		rm -rf "$left"
+	done
 }
 
 # The folder comes first: a failure outside of it must not leave a server

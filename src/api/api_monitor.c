@@ -21,7 +21,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/printable.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 #include "store/store.h"
 
 PG_FUNCTION_INFO_V1(lease_clock_difference);

@@ -14,7 +14,7 @@
 #include "api/api.h"
 #include "base/compat.h"
 #include "base/printable.h"
-#include "monitor/watches.h"
+#include "monitor/monitor.h"
 
 PG_FUNCTION_INFO_V1(lease_watch);
 PG_FUNCTION_INFO_V1(lease_unwatch);

@@ -14,9 +14,7 @@
 
 #include "base/compat.h"
 #include "change/change.h"
-#include "monitor/events.h"
-#include "monitor/stats.h"
-#include "monitor/watches.h"
+#include "monitor/monitor.h"
 #include "rules/rules.h"
 #include "wait/wait.h"
 

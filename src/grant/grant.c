@@ -190,6 +190,16 @@ write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow 
 	return granted(&lease, renews ? REASON_RENEWED : REASON_COUNTED, now);
 }
 
+/* Is the lease probably free? Then the look under the resource lock suffices. */
+static bool
+is_probably_free(LeaseStore *store, const text *resource)
+{
+	LeaseRows	rows;
+
+	return wait_is_called(resource) ||
+		(store_look_at_last_written(store, resource, &rows) && is_free(&rows.row->lease, clock_now()));
+}
+
 /*
  * Decide by a look without the resource lock, so that a refusal costs no more
  * than reading. Returns false if the request needs a look under the lock. That
@@ -202,7 +212,7 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 	LeaseRows	rows;
 	Decision	decision;
 
-	if (!wait_is_called(request->resource))
+	if (!is_probably_free(store, request->resource))
 	{
 		store_look(store, request->resource, &rows);
 		decision = decide(&rows, request, clock_now());

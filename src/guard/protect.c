@@ -49,35 +49,34 @@ PG_FUNCTION_INFO_V1(lease_unprotect);
 
 #define OPERATIONS_HINT		"Name one or more of insert, update and delete, separated by commas."
 
-/* Operations on a protected table; a set of them has a bit for each. */
-static const char *const operation_names[] = {"insert", "update", "delete"};
-
-#define GUARD_DELETE	(1 << 2)
-
-static int
-parse_operations(const text *list)
+/* Turn a list of operations into the events of a trigger. */
+static char *
+trigger_events(const text *list)
 {
+	static const char *const operations[] = {"insert", "update", "delete"};
+	StringInfoData events;
 	List	   *names;
 	ListCell   *cell;
-	int			operations = 0;
 	bool		valid = SplitIdentifierString(text_to_cstring(list), ',', &names);
 
-	foreach(cell, names)
+	initStringInfo(&events);
+	for (int i = 0; i < (int) lengthof(operations); i++)
 	{
-		int			i = 0;
+		int			before = list_length(names);
 
-		while (i < (int) lengthof(operation_names) && strcmp(lfirst(cell), operation_names[i]) != 0)
-			i++;
-		valid = valid && i < (int) lengthof(operation_names);
-		operations |= 1 << i;
+		foreach(cell, names)
+			if (strcmp(lfirst(cell), operations[i]) == 0)
+				names = foreach_delete_current(names, cell);
+		if (list_length(names) < before)
+			appendStringInfo(&events, "%s%s", events.len > 0 ? " OR " : "", operations[i]);
 	}
 
-	if (!valid || operations == 0)
+	if (!valid || names != NIL || events.len == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("operations to protect a table against are not valid: \"%s\"", printable(list)),
 				 errhint("%s", OPERATIONS_HINT)));
-	return operations;
+	return events.data;
 }
 
 static void
@@ -158,31 +157,10 @@ run_utility(const char *statement)
 }
 
 static void
-create_row_trigger(Oid table, const char *function, const char *arguments, int operations)
+create_trigger(const char *name, const char *events, Oid table, const char *level, const char *call)
 {
-	const char *separator = "";
-	StringInfoData sql;
-
-	initStringInfo(&sql);
-	appendStringInfoString(&sql, "CREATE TRIGGER \"" ROW_TRIGGER "\" BEFORE ");
-	for (int i = 0; i < (int) lengthof(operation_names); i++)
-	{
-		if ((operations & (1 << i)) == 0)
-			continue;
-		appendStringInfo(&sql, "%s%s", separator, operation_names[i]);
-		separator = " OR ";
-	}
-	appendStringInfo(&sql, " ON %s FOR EACH ROW EXECUTE FUNCTION %s(%s)",
-					 qualified_name(table), function, arguments);
-	run_utility(sql.data);
-}
-
-static void
-create_truncate_trigger(Oid table, const char *function, const char *arguments)
-{
-	run_utility(psprintf("CREATE TRIGGER \"" TRUNCATE_TRIGGER "\" BEFORE TRUNCATE ON %s "
-						 "FOR EACH STATEMENT EXECUTE FUNCTION %s(%s)",
-						 qualified_name(table), function, arguments));
+	run_utility(psprintf("CREATE TRIGGER \"%s\" BEFORE %s ON %s FOR EACH %s EXECUTE FUNCTION %s",
+						 name, events, qualified_name(table), level, call));
 }
 
 /* Names of a table's triggers that call the function: row triggers, or those for TRUNCATE. */
@@ -266,11 +244,10 @@ lease_protect(PG_FUNCTION_ARGS)
 {
 	Oid			schema = get_func_namespace(fcinfo->flinfo->fn_oid);
 	Oid			guard = guard_function(schema);
-	const char *function = quote_qualified_identifier(get_namespace_name(schema), get_func_name(guard));
 	Oid			relid;
 	const char *template;
-	const char *arguments;
-	int			operations;
+	const char *events;
+	const char *call;
 	Relation	table;
 	List	   *inheritors;
 	ListCell   *cell;
@@ -281,8 +258,9 @@ lease_protect(PG_FUNCTION_ARGS)
 	require_value(fcinfo, 3, "exclusive", "Give true or false.");
 	relid = PG_GETARG_OID(0);
 	template = text_to_cstring(PG_GETARG_TEXT_PP(1));
-	operations = parse_operations(PG_GETARG_TEXT_PP(2));
-	arguments = psprintf(PG_GETARG_BOOL(3) ? "%s, 'exclusive'" : "%s", quote_literal_cstr(template));
+	events = trigger_events(PG_GETARG_TEXT_PP(2));
+	call = psprintf("%s(%s%s)", quote_qualified_identifier(get_namespace_name(schema), get_func_name(guard)),
+					quote_literal_cstr(template), PG_GETARG_BOOL(3) ? ", 'exclusive'" : "");
 
 	table = open_own_table(relid);
 	inheritors = find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
@@ -291,13 +269,13 @@ lease_protect(PG_FUNCTION_ARGS)
 	check_unprotected(relid, inheritors, guard);
 
 	SPI_connect();
-	create_row_trigger(relid, function, arguments, operations);
+	create_trigger(ROW_TRIGGER, events, relid, "ROW", call);
 	foreach(cell, inheritors)
 	{
 		/* A partition that was detached from a protected table still has its TRUNCATE trigger. */
 		drop_triggers(lfirst_oid(cell), triggers_of(lfirst_oid(cell), guard, false));
-		if ((operations & GUARD_DELETE) != 0)
-			create_truncate_trigger(lfirst_oid(cell), function, arguments);
+		if (strstr(events, "delete") != NULL)
+			create_trigger(TRUNCATE_TRIGGER, "TRUNCATE", lfirst_oid(cell), "STATEMENT", call);
 	}
 	SPI_finish();
 

@@ -37,14 +37,15 @@ typedef struct TemplatePart
 	int			literal_length;
 	AttrNumber	column;			/* 0: none */
 	Oid			type;			/* of the column; ANYENUMOID for any enum */
-	bool		byval;
-	int16		typlen;
+	Datum		value;			/* in the name that was built last */
 } TemplatePart;
 
 struct Template
 {
 	const char *text;
 	Relation	table;
+	StringInfoData name;		/* that was built last, as a text, */
+	bool		filled;			/* if there is one */
 	int			nparts;
 	TemplatePart parts[FLEXIBLE_ARRAY_MEMBER];
 };
@@ -97,6 +98,15 @@ append_value(StringInfo buffer, Datum value, Oid type)
 
 	switch (type)
 	{
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+			/* Not by the output function: keys are integers, and this runs for each row. */
+			enlargeStringInfo(buffer, MAXINT8LEN + 1);
+			buffer->len += pg_lltoa(type == INT8OID ? DatumGetInt64(value) :
+									type == INT4OID ? DatumGetInt32(value) : DatumGetInt16(value),
+									buffer->data + buffer->len);
+			break;
 		case TEXTOID:
 		case VARCHAROID:
 			string = DatumGetTextPP(value);
@@ -154,8 +164,6 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 				 errhint("Use the columns that it is computed from.")));
 
 	part->column = number;
-	part->byval = column->attbyval;
-	part->typlen = column->attlen;
 	part->type = printable_type(column->atttypid);
 	if (!OidIsValid(part->type))
 		ereport(ERROR,
@@ -182,40 +190,38 @@ template_for_table(const char *text, Relation table)
 
 	template->text = text;
 	template->table = table;
+	initStringInfo(&template->name);
 
-	for (const char *c = text; *c != '\0'; c++)
+	for (const char *c = text; *c != '\0'; part++)
 	{
-		const char *end;
-
-		if (*c != '{' && *c != '}')
-		{
-			part->literal_length++;
+		part->literal = c - text;
+		part->literal_length = strcspn(c, "{}");
+		c += part->literal_length;
+		if (*c == '\0')
 			continue;
-		}
 
 		if (*c == c[1])
 		{
 			/* A doubled brace: the first is text, the second is skipped. */
 			part->literal_length++;
-			c++;
+			c += 2;
 		}
 		else if (*c == '}')
 			refuse_syntax(text, "closing brace without an opening brace");
 		else
 		{
-			end = c + 1 + strcspn(c + 1, "{}");
-			if (*end != '}')
+			int			length = strcspn(c + 1, "{}");
+
+			if (c[1 + length] != '}')
 				refuse_syntax(text, "opening brace without a closing brace");
-			if (end == c + 1)
+			if (length == 0)
 				refuse_syntax(text, "no column between braces");
-			resolve_column(text, table, pnstrdup(c + 1, end - c - 1), part);
-			c = end;
+			resolve_column(text, table, pnstrdup(c + 1, length), part);
+			c += length + 2;
 		}
-		part++;
-		part->literal = c + 1 - text;
 	}
 
-	template->nparts = part + 1 - template->parts;
+	template->nparts = part - template->parts;
 	return template;
 }
 
@@ -229,26 +235,61 @@ template_is_visible(const Template *template)
 	return true;
 }
 
-/*
- * Build the name of the resource that a row belongs to. The result is in the
- * buffer, and is valid until the next call.
- */
-text *
-template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer)
+/* Was the name built from the values that this row has, too? */
+bool
+template_is_filled(const Template *template, TupleTableSlot *row)
 {
-	static const char header[VARHDRSZ] = {0};
-	int			length;
-
-	resetStringInfo(buffer);
-	appendBinaryStringInfo(buffer, header, VARHDRSZ);
-
-	for (int i = 0; i < template->nparts; i++)
+	for (int i = 0; i < template->nparts && template->filled; i++)
 	{
 		const TemplatePart *part = &template->parts[i];
+		Form_pg_attribute column;
 		Datum		value;
 		bool		isnull;
 
-		appendBinaryStringInfo(buffer, template->text + part->literal, part->literal_length);
+		if (part->column == 0)
+			continue;
+		column = TupleDescAttr(RelationGetDescr(template->table), part->column - 1);
+		value = slot_getattr(row, part->column, &isnull);
+		if (isnull || !datum_image_eq(value, part->value, column->attbyval, column->attlen))
+			return false;
+	}
+	return template->filled;
+}
+
+static void
+keep_value(Template *template, TemplatePart *part, Datum value)
+{
+	Form_pg_attribute column = TupleDescAttr(RelationGetDescr(template->table), part->column - 1);
+	MemoryContext context = MemoryContextSwitchTo(GetMemoryChunkContext(template));
+
+	if (!column->attbyval && part->value != (Datum) 0)
+		pfree(DatumGetPointer(part->value));
+	part->value = datumCopy(value, column->attbyval, column->attlen);
+	MemoryContextSwitchTo(context);
+}
+
+/*
+ * Get the name of the resource that a row belongs to; valid until the next
+ * call. Rows with the same values in sequence need it built only once.
+ */
+text *
+template_fill(Template *template, TupleTableSlot *row)
+{
+	StringInfo	name = &template->name;
+	int			length;
+
+	if (template_is_filled(template, row))
+		return (text *) name->data;
+	template->filled = false;
+	name->len = VARHDRSZ;
+
+	for (int i = 0; i < template->nparts; i++)
+	{
+		TemplatePart *part = &template->parts[i];
+		Datum		value;
+		bool		isnull;
+
+		appendBinaryStringInfo(name, template->text + part->literal, part->literal_length);
 		if (part->column == 0)
 			continue;
 
@@ -260,10 +301,11 @@ template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer)
 							NameStr(TupleDescAttr(RelationGetDescr(template->table), part->column - 1)->attname),
 							RelationGetRelationName(template->table)),
 					 errdetail("It is part of the name of the row's lease.")));
-		append_value(buffer, value, part->type);
+		append_value(name, value, part->type);
+		keep_value(template, part, value);
 	}
 
-	length = buffer->len - VARHDRSZ;
+	length = name->len - VARHDRSZ;
 	if (length == 0 || length > MAX_NAME_LENGTH)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -275,30 +317,7 @@ template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer)
 				 errdetail("The resource of a lease has 1 to %d bytes.", MAX_NAME_LENGTH),
 				 errhint("Use a template with shorter columns.")));
 
-	SET_VARSIZE(buffer->data, buffer->len);
-	return (text *) buffer->data;
-}
-
-/* Do both rows have the same name, judged by the values that it is built from? */
-bool
-template_unchanged(const Template *template, TupleTableSlot *old_row, TupleTableSlot *new_row)
-{
-	for (int i = 0; i < template->nparts; i++)
-	{
-		const TemplatePart *part = &template->parts[i];
-		Datum		old_value;
-		Datum		new_value;
-		bool		old_isnull;
-		bool		new_isnull;
-
-		if (part->column == 0)
-			continue;
-
-		old_value = slot_getattr(old_row, part->column, &old_isnull);
-		new_value = slot_getattr(new_row, part->column, &new_isnull);
-		if (old_isnull || new_isnull ||
-			!datum_image_eq(old_value, new_value, part->byval, part->typlen))
-			return false;
-	}
-	return true;
+	SET_VARSIZE(name->data, name->len);
+	template->filled = true;
+	return (text *) name->data;
 }

@@ -38,7 +38,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/shared_memory.h"
-#include "monitor/watches.h"
+#include "monitor/monitor.h"
 
 /* How long an announcer may take to start, and how long it stays without work, in microseconds. */
 #define LONGEST_START	(10 * USECS_PER_SEC)
@@ -48,7 +48,6 @@ typedef struct Announcements
 {
 	pg_atomic_uint64 runs_until;	/* the announcer, monotonic clock; 0: there is none */
 	pg_atomic_uint32 announcer; /* PGPROC number */
-	int			nplaces;
 	pg_atomic_uint64 places[FLEXIBLE_ARRAY_MEMBER]; /* indexed by PGPROC number; 0: nothing to send */
 } Announcements;
 
@@ -75,13 +74,12 @@ create_announcements(void *memory, int tranche)
 
 	pg_atomic_init_u64(&created->runs_until, 0);
 	pg_atomic_init_u32(&created->announcer, 0);
-	created->nplaces = MaxBackends;
-	for (int i = 0; i < created->nplaces; i++)
+	for (int i = 0; i < MaxBackends; i++)
 		pg_atomic_init_u64(&created->places[i], 0);
 }
 
 static const SharedPart announcements_part = {
-	"lease_lock announcements 1", announcements_size, create_announcements, (void **) &announcements
+	"lease_lock announcements 2", announcements_size, create_announcements, (void **) &announcements
 };
 
 void
@@ -201,7 +199,7 @@ next_database(void)
 {
 	Oid			next = InvalidOid;
 
-	for (int i = 0; i < announcements->nplaces; i++)
+	for (int i = 0; i < MaxBackends; i++)
 	{
 		uint64		place = pg_atomic_read_u64(&announcements->places[i]);
 		Oid			database = DATABASE_OF(place);
@@ -236,7 +234,7 @@ send_all(void)
 {
 	bool		any = false;
 
-	for (int i = 0; i < announcements->nplaces; i++)
+	for (int i = 0; i < MaxBackends; i++)
 	{
 		uint64		place = pg_atomic_read_u64(&announcements->places[i]);
 

@@ -27,8 +27,7 @@
 #include "base/compat.h"
 #include "base/printable.h"
 #include "base/superuser_settings.h"
-#include "monitor/events.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 
 typedef enum LogEvents
 {

@@ -29,7 +29,7 @@
 #include "base/compat.h"
 #include "base/printable.h"
 #include "base/privileges.h"
-#include "monitor/watches.h"
+#include "monitor/monitor.h"
 #include "rules/rules.h"
 
 /* The longest payload that NOTIFY takes, by the default block size. */

@@ -32,7 +32,7 @@
 #include "base/compat.h"
 #include "base/shared_memory.h"
 #include "base/types.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 
 /* Can be changed only if the library is preloaded. */
 static int	stats_databases = 256;

@@ -38,7 +38,7 @@
 #include "utils/snapmgr.h"
 
 #include "base/compat.h"
-#include "monitor/watches.h"
+#include "monitor/monitor.h"
 
 enum
 {

@@ -3,15 +3,11 @@
  * launcher.c
  *		The purge launcher: sends a worker to each database with leases.
  *
- * The launcher is not connected to a database. The statistics tell it where
- * leases were granted. It visits that database every
- * lease_lock.purge_interval, until a visit finds that the lock table is empty. When it starts, it visits each database once,
- * since it does not know what happened before. So no worker is sent to a
- * database in which nothing happens.
- *
- * There is one worker at a time, however many databases there are. If a worker
- * fails, the launcher waits longer and longer between its visits to that
- * database, until the configuration is reloaded.
+ * The launcher is not connected to a database. Statistics tell it where leases
+ * were granted. It visits that database every lease_lock.purge_interval, until
+ * a visit finds that the lock table is empty. When it starts, it visits each
+ * database once, since it does not know what happened before. There is one
+ * worker at a time, however many databases there are.
  *
  * A standby has no launcher until it is promoted.
  *
@@ -35,7 +31,7 @@
 #include "base/background.h"
 #include "base/clock.h"
 #include "base/compat.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 #include "purge/purge.h"
 
 /* Seconds until a launcher that failed is started again. */

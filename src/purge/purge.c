@@ -30,7 +30,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/shared_memory.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
 #include "store/store.h"
@@ -49,8 +49,7 @@
  * far shorter, unless the worker is stopped or the disk hangs.
  */
 #define LONGEST_PATIENCE	USECS_PER_SEC
-#define FIRST_PAUSE			50
-#define LONGEST_PAUSE		1000
+#define PAUSE				200
 
 /* How often a request looks again because a transaction has ended. */
 #define MAX_ENDED			10
@@ -298,17 +297,13 @@ wait_for_purge(TransactionId xid, PurgePatience *patience)
 	int64		now = clock_monotonic();
 
 	if (patience->until == 0)
-	{
 		patience->until = now + LONGEST_PATIENCE;
-		patience->pause = FIRST_PAUSE;
-	}
 	if (!TransactionIdIsInProgress(xid))
 		return ++patience->ended <= MAX_ENDED;
 	if (now >= patience->until)
 		return false;
 
 	CHECK_FOR_INTERRUPTS();
-	pg_usleep(patience->pause);
-	patience->pause = Min(patience->pause * 2, LONGEST_PAUSE);
+	pg_usleep(PAUSE);
 	return true;
 }

@@ -45,7 +45,6 @@ typedef struct PurgeState
 typedef struct PurgePatience
 {
 	int64		until;			/* monotonic clock; 0: has not waited yet */
-	long		pause;
 	int			ended;			/* transactions that had ended */
 } PurgePatience;
 
@@ -64,9 +63,6 @@ extern int64 purge_leases(void);
 extern PurgeBatch purge_batch(BlockNumber first_block);
 extern TransactionId purge_met(const LeaseRows *rows);
 extern bool wait_for_purge(TransactionId xid, PurgePatience *patience);
-
-/* expired.c: notices of leases that expired */
-extern bool tell_expired(TimestampTz after, TimestampTz until);
 
 /* launcher.c: the background worker that sends others */
 extern void launcher_init(void);

@@ -4,8 +4,7 @@
  *		The purge worker: removes leases that ended, in one database.
  *
  * The worker leaves after a short while, done or not, because a database with
- * a session in it cannot be dropped, copied or renamed. It logs its errors
- * itself. The launcher then waits longer and longer between its visits.
+ * a session in it cannot be dropped, copied or renamed.
  *
  * The worker connects as the bootstrap superuser. So it must not run anything
  * that a user defines. It runs no SQL; it reads and deletes rows through the
@@ -31,7 +30,9 @@
 #include "base/background.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "monitor/monitor.h"
 #include "purge/purge.h"
+#include "store/store.h"
 
 /* About how long a worker stays in a database, in microseconds. */
 #define VISIT_TIME			(2 * USECS_PER_SEC)
@@ -76,15 +77,43 @@ report(const Visit *visit)
 		purge_state->visit = *visit;
 }
 
-/* Send the notices of leases that expired. Whatever happens to this visit, the next one does not send them again. */
-static void
-tell(Visit *visit)
+/* StoreFilter: leases that expired since the last visit, and leases whose session has ended. */
+static bool
+has_expired(const Lease *lease, const void *arg)
 {
+	const Visit *visit = arg;
+
+	return lease->owner != NULL &&
+		(lease->session == SESSION_ENDED ||
+		 (lease->expires_at > visit->told_until && lease->expires_at <= visit->tell_until));
+}
+
+/*
+ * Send notices of leases that expired: no code runs when that happens. The next
+ * visit does not send them again, whatever happens to this one.
+ */
+static void
+tell_expired(Visit *visit)
+{
+	LeaseStore *store;
 	bool		told;
 
 	begin_transaction();
-	told = may_stay_in_database() && tell_expired(visit->told_until, visit->tell_until);
+	told = !event_is_watched(EVENT_EXPIRED);
+	if (!told && may_stay_in_database() && store_open_if_free(AccessShareLock, &store) == STORE_OPEN)
+	{
+		StoreScan  *scan = store_scan(store, SCAN_COMMITTED, has_expired, visit);
+		ItemPointerData tid;
+		Lease		lease;
+
+		while (store_next(scan, &lease, &tid))
+			tell_watchers(EVENT_EXPIRED, &lease);
+		store_end_scan(scan);
+		store_close(store);
+		told = true;
+	}
 	end_transaction();
+
 	if (told)
 		visit->told_until = visit->tell_until;
 	report(visit);
@@ -198,7 +227,7 @@ visit_database(Visit *visit)
 	report_progress(visit->next_block, visit->next_block);
 	PG_TRY();
 	{
-		tell(visit);
+		tell_expired(visit);
 		purge(visit);
 	}
 	PG_CATCH();

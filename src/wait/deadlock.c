@@ -31,7 +31,7 @@
 #include "base/names.h"
 #include "base/printable.h"
 #include "base/privileges.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 #include "wait/queue.h"
 
 /* What has to happen before something else can go on. */

@@ -24,7 +24,7 @@
 #include "base/compat.h"
 #include "base/race.h"
 #include "base/shared_memory.h"
-#include "monitor/stats.h"
+#include "monitor/monitor.h"
 #include "store/store.h"
 #include "wait/queue.h"
 #include "wait/wait.h"

@@ -131,27 +131,27 @@ CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval,
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-	'acquire a lease unless somebody holds it, without waiting; true when granted';
+	'acquire an exclusive lease unless it is held, without waiting; true when granted';
 
 CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
 		wait pg_catalog.interval)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
-	'acquire a lease, waiting for it in order of arrival for at most wait, or without limit if wait is NULL; true when granted';
+	'acquire an exclusive lease, waiting for it in order of arrival for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE FUNCTION lease_acquire_shared(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire_shared(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-	'acquire a lease beside others who share it, unless somebody holds it exclusively, without waiting; true when granted';
+	'acquire a lease beside others that share the resource, unless it is held exclusively, without waiting; true when granted';
 
 CREATE FUNCTION lease_acquire_shared(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
 		wait pg_catalog.interval)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_acquire_shared(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval) IS
-	'acquire a lease beside others who share it, unless somebody holds it exclusively, waiting for at most wait, or without limit if wait is NULL; true when granted';
+	'acquire a lease beside others that share the resource, unless it is held exclusively, waiting for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE FUNCTION lease_acquire_permit(resource pg_catalog.text, permits pg_catalog.int4, ttl pg_catalog.interval,
 		owner pg_catalog.text)
@@ -251,7 +251,7 @@ CREATE FUNCTION lease_break(resource pg_catalog.text)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_break(pg_catalog.text) IS
-	'end all leases on a resource, whoever holds them; true when there were any';
+	'end all leases on a resource, whatever their owners; true when there were any';
 REVOKE ALL ON FUNCTION lease_break(pg_catalog.text) FROM PUBLIC;
 
 CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text, token pg_catalog.int8)
@@ -392,7 +392,7 @@ FROM lease_lock AS l
 	) AS c
 WHERE l.owner IS NOT NULL OR l.expires_at OPERATOR(pg_catalog.>) c.now;
 COMMENT ON VIEW lease_status IS
-	'leases that were granted and not released, or are kept by min_hold: who holds which lease, and until when';
+	'leases that were granted and not released, or are kept by min_hold, with their owners and ends';
 REVOKE ALL ON lease_status FROM PUBLIC;
 GRANT SELECT ON lease_status TO PUBLIC;
 
@@ -540,8 +540,8 @@ COMMENT ON FUNCTION lease_wait_graph() IS
 
 /*
  * Watches: channels that are notified of events of leases. They are not dumped:
- * whoever may dump a database would need SELECT on the table, and whoever may
- * restore it INSERT, and so could show owners to anybody.
+ * a role that dumps the database would need SELECT on the table, and a role that
+ * restores it INSERT, which lets it show owners to every session.
  */
 CREATE TABLE lease_watch (
 	prefix pg_catalog.text COLLATE pg_catalog."C" NOT NULL,

@@ -92,6 +92,73 @@ PROGRAM
 }
 
 is($node->safe_psql('postgres', 'SELECT resource FROM lease_status'), 'vault', 'nothing is left leased');
+
+# The extension in another schema: with the option that the document names, and not without it.
+$node->safe_psql('postgres', 'CREATE DATABASE elsewhere');
+$node->safe_psql('elsewhere', q{
+	CREATE SCHEMA leases;
+	GRANT USAGE ON SCHEMA leases TO PUBLIC;
+	CREATE EXTENSION lease_lock SCHEMA leases;
+});
+
+my ($table) = $document =~ /^## The extension in another schema\n(.*?)(?=^## |\z)/msg;
+my %option = $table =~ /^\| ([^|]*) \| `([^`|]*)`[^|`]*\|$/mg;
+
+# The option of the client whose row begins so.
+sub option
+{
+	my ($client) = @_;
+	my ($row) = grep { /^\Q$client\E/ } keys %option;
+
+	ok(defined $row, "docs/clients.md: option of $client");
+	return $option{ $row // '' } // '';
+}
+
+my $call = q{SELECT lease_acquire('far', '1 minute', 'me', '1 s'), lease_release('far', 'me')};
+my $libpq = option('libpq') =~ s/'/\\'/gr;
+my $python = q{
+connection = %s
+cursor = connection.cursor()
+cursor.execute("""%s""")
+print(*cursor.fetchone())
+};
+my %client = (
+	psql => [ [ 'psql', '--version' ], [ 'psql', '-XAtF', ' ', '-c', $call, '-d' ], option('libpq') . ' dbname=elsewhere' ],
+	'psql, URL' => [ [ 'psql', '--version' ], [ 'psql', '-XAtF', ' ', '-c', $call, '-d' ], 'postgresql:///elsewhere' . option('URLs of libpq') ],
+	psycopg => [ [ '/usr/bin/python3', '-c', 'import psycopg' ], [ '/usr/bin/python3', '-c' ],
+		"import psycopg\n" . sprintf($python, "psycopg.connect('$libpq dbname=elsewhere')", $call) ],
+	psycopg2 => [ [ '/usr/bin/python3', '-c', 'import psycopg2' ], [ '/usr/bin/python3', '-c' ],
+		"import psycopg2\n" . sprintf($python, "psycopg2.connect('$libpq dbname=elsewhere')", $call) ],
+	asyncpg => [ [ '/usr/bin/python3', '-c', 'import asyncpg' ], [ '/usr/bin/python3', '-c' ], <<"PROGRAM" ],
+import asyncio, asyncpg
+async def main():
+    connection = await asyncpg.connect(database="elsewhere", ${\ option('asyncpg') })
+    print(*await connection.fetchrow("""$call"""))
+asyncio.run(main())
+PROGRAM
+	'ruby-pg' => [ [ 'ruby', '-e', 'require "pg"' ], [ 'ruby', '-e' ],
+		"require 'pg'\nputs PG.connect('$libpq dbname=elsewhere').exec(%q($call)).values.first.join(' ')\n" ],
+	'node-postgres' => [ [ 'node', '-e', 'require("pg")' ], [ 'node', '-e' ], <<"PROGRAM" ]);
+const { Client } = require('pg');
+(async () => {
+  const client = new Client({ database: 'elsewhere', ...(${\ option('pg,') }) });
+  await client.connect();
+  console.log(...Object.values((await client.query(`$call`)).rows[0]));
+  await client.end();
+})();
+PROGRAM
+
+foreach my $name (sort keys %client)
+{
+	my ($needs, $command, $program) = @{ $client{$name} };
+
+  SKIP:
+	{
+		skip "no $name", 1 if !can_run([ $needs->[0] ], @{$needs}[ 1 .. $#$needs ]);
+		like(printed($node, $command, $program), qr/^(t t|True True|true true)$/, "$name: in another schema");
+	}
+}
+is($node->psql('elsewhere', $call), 3, 'without the option');
 $node->stop;
 
 done_testing();

@@ -5,26 +5,38 @@
 #
 #   <!-- not run: why -->      for the reader only
 #   <!-- needs: NAME ... -->   run only if the extension has the functions, views, or arguments: function(argument)
+#
+# A block of shell commands is run, too, unless %elsewhere says what runs it, or why nothing does.
 use strict;
 use warnings;
 
 use File::Basename;
+use File::Glob ':bsd_glob';
 use FindBin;
 use lib $FindBin::RealBin;
 
+use ClientTest;
 use LeaseTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $root = "$FindBin::RealBin/../..";
-my @documents = grep { -f "$root/$_" } qw(
-  README.md CONTRIBUTING.md CHANGELOG.md docs/before-you-install.md docs/clients.md docs/clients-java.md docs/clients-ruby-go.md clients/python/README.md clients/node/README.md docs/guide.md docs/installation.md docs/lease_run.md docs/monitoring.md
-  docs/operations.md docs/performance.md docs/reference.md docs/scaling.md docs/security.md examples/README.md
-  src/README.md test/bench/README.md
-);
-# In this order: monitoring grants to roles that the reference creates.
-my @with_examples = grep { -f "$root/$_" }
-  qw(README.md docs/guide.md docs/reference.md docs/monitoring.md docs/operations.md docs/security.md);
+my @documents = map { s{^\Q$root/\E}{}r } glob "$root/{,docs/,examples/,src/,clients/*/,test/*/}*.md";
+
+# Roles that one document creates are used in another: in this order, then the others.
+my @first = qw(README.md docs/guide.md docs/reference.md docs/monitoring.md docs/operations.md docs/security.md);
+my %is_first = map { $_ => 1 } @first;
+my @in_order = (@first, grep { !$is_first{$_} } sort @documents);
+
+# Blocks of shell commands that this test does not run, by their beginning.
+my %elsewhere = (
+	'scripts/demo' => 'scripts/demo and scripts/check themselves',
+	'sudo apt-get' => 'scripts/package',
+	'make' => 'scripts/package; scripts/check builds and tests',
+	'test/bench/run' => 'takes an hour; with --quick, minutes',
+	'lease_run' => 'bin/t/010_documents.pl',
+	'psql -h' => '115_plproxy.pl',
+	'contrib/plproxy/move-partition' => '116_move_partition.pl');
 
 # The fenced blocks of a document: language, text, the comment before, and whether only blank lines
 # separate it from the block before.
@@ -172,6 +184,44 @@ sub check_examples
 	};
 }
 
+# Runs the shell commands of a document, one block after the other, in a folder from which they see the sources. Hosts are
+# the node, a loop that waits for ever comes to its end, and a block must not fail.
+sub check_commands
+{
+	my ($node, $document, @blocks) = @_;
+	my $folder = PostgreSQL::Test::Utils::tempdir();
+	my $prelude = <<'PRELUDE';
+set -euo pipefail
+rounds=0
+sleep() { ((rounds++ == 0)); }
+psql() {
+	local arguments=("$@")
+	command psql "${arguments[@]/#db[12]/$PGHOST}"
+}
+PRELUDE
+	local @ENV{qw(PGHOST PGPORT PGUSER PGDATABASE)} = ($node->host, $node->port, 'postgres', 'commands');
+
+	symlink $_, "$folder/" . basename($_) or die "$folder: $!" foreach glob "$root/*";
+	subtest "$document: commands" => sub {
+		foreach my $block (@blocks)
+		{
+			my ($first) = $block->{text} =~ /^(.{1,60})/;
+			my ($why) = map { $elsewhere{$_} } grep { index($block->{text}, $_) == 0 } sort { length $b <=> length $a } keys %elsewhere;
+			my ($missing) = grep { $block->{text} =~ /\b\Q$_\E\b/ && !can_run([$_], '-V') } 'dot';
+			my $output = '';
+
+		  SKIP:
+			{
+				skip "$first: " . ($why // "no $missing"), 1 if defined($why // $missing);
+				IPC::Run::run([ 'bash', '-c', "cd '$folder'\n$prelude$block->{text}" ], '<', \undef, '>&', \$output,
+					IPC::Run::timeout(180));
+				is($?, 0, $first) or diag($output);
+				unlike($output, qr/^(psql: |ERROR: )/m, "$first: no error") if $block->{text} =~ /psql/;
+			}
+		}
+	};
+}
+
 # The anchors of a document, as GitHub makes them of its headings.
 sub anchors
 {
@@ -215,7 +265,16 @@ is_deeply(broken_links($_), [], "$_: links") foreach @documents;
 
 my $node = start_node('documents',
 	"shared_preload_libraries = 'lease_lock'\nmax_prepared_transactions = 5\n");
-check_examples($node, $_) foreach @with_examples;
+$node->safe_psql('postgres', 'CREATE DATABASE commands');
+$node->safe_psql('commands', 'CREATE EXTENSION lease_lock');
+foreach my $document (@in_order)
+{
+	my @blocks = blocks(slurp_file("$root/$document"));
+	my @commands = grep { $_->{language} =~ /^(ba)?sh$/ } @blocks;
+
+	check_examples($node, $document) if grep { $_->{language} eq 'sql' } @blocks;
+	check_commands($node, $document, @commands) if @commands;
+}
 $node->stop;
 
 done_testing();

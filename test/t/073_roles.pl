@@ -139,11 +139,16 @@ sequence        t        t     !     !        !      !    !       !     !       
 write           -        -     !     !        !      !    !       !     !          !
 TABLE
 
+my %sessions;
+
 sub outcome
 {
 	my ($role, $sql) = @_;
-	my ($status, $stdout, $stderr) = $node->psql('postgres', "\\set VERBOSITY verbose\nBEGIN;\n$sql;\nROLLBACK", extra_params => [ '-U', $role ]);
+	my $session = $sessions{$role} //= open_session($node, 'postgres', '-U', $role);
+	my $stdout = $session->query("BEGIN;\n$sql;\nROLLBACK");
+	my $stderr = $session->{stderr};
 
+	$session->{stderr} = '';
 	return '!' if $stderr =~ /^psql:\S+ ERROR:  42501: permission denied/;
 	return $stderr if $stderr ne '';
 	return $stdout eq '' ? '-' : $stdout;
@@ -246,5 +251,6 @@ is(outcome('stats', $try{waiter}), '!', 'granted again: not the others');
 
 look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
 like(answer($waiter), qr/57014/, 'the waiter is cancelled');
+$_->quit foreach values %sessions;
 $node->stop;
 done_testing();

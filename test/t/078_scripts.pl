@@ -57,6 +57,20 @@ my $serve = <<'SERVE';
 	echo "$folder $!"
 SERVE
 
+# A run that was killed cannot do so; the next one cleans up, and touches no run that is under way.
+SKIP:
+{
+	skip 'not as root', 4 if $> == 0;
+	my $run = 'make_work_folder; run_inside sleep 300 >/dev/null 2>&1 & until pid=$(processes_inside | head -n 1 || true) && [[ -n $pid ]]; do sleep 0.01; done; echo "$folder $pid"';
+	my ($killed, $left) = split ' ', script("trap - EXIT; $run; kill -KILL \$\$", FAILS => 1);
+
+	ok(-d $killed && kill(0, $left), 'a script is killed, and leaves what it had');
+	my ($other, $running, $stays) = split ' ', script("$run; remove_left_folders; kill -0 \$pid && ls -d \$folder");
+	ok(!-e $killed, 'the next one removes the folder');
+	ok(!kill(0, $left), 'and what runs there');
+	is($stays, $other, 'but nothing of a run that is under way');
+}
+
 # Root gives a folder away, and from then on creates nothing in it: the account
 # could have left a symbolic link. Programs that create files tell who calls them.
 SKIP:

@@ -42,6 +42,7 @@ SELECT p FROM dblink('a', 'SELECT pg_backend_pid()') AS a(p int) \\gset a_
 SELECT p FROM dblink('b', 'SELECT pg_backend_pid()') AS b(p int) \\gset b_
 SELECT dblink_exec(s, 'SET lease_lock.purge_after = 0'), stop_at(s, 'nowhere') FROM unnest(ARRAY['a', 'b']) AS s \\g /dev/null
 CALL play($seconds / 2.0, $seed, ARRAY[:a_p, :b_p]);
+INSERT INTO outcomes (state, is_right) SELECT 'held by c, then by b', NOT refused_by_different_moments(ARRAY[:a_p, :b_p]) WHERE can_stop();
 SQL
 	return;
 }

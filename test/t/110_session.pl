@@ -153,6 +153,24 @@ sub state_of
 	is($primary->safe_psql('postgres', q{SELECT granted FROM lease_request('later', '1 hour', 'bob')}), 't', 'and is granted');
 }
 
+# Sessions come that have numbers, too, until one of them has the place of a session that has ended.
+{
+	my $place = sub { $primary->safe_psql('postgres', "SELECT session_number & 262143 FROM lease_lock WHERE resource = '$_[0]'") };
+	my $session = (holder($primary, 'place'))[0];
+	my $wanted = $place->('place');
+	my @others;
+
+	$session->quit;
+	ok($primary->poll_query_until('postgres', q{SELECT state = 'expired' FROM lease_status WHERE resource = 'place'}), 'the session ends');
+	do
+	{
+		push @others, (holder($primary, 'place of ' . @others))[0];
+	} until ($place->("place of $#others") eq $wanted || @others == 15);
+	is($place->("place of $#others"), $wanted, 'another session is in its place');
+	is(state_of('place'), 'expired', 'and does not keep the lease');
+	$_->quit foreach @others;
+}
+
 # Another session with the privileges downgrades it, and it still ends with its session.
 {
 	my $session = (holder($primary, 'downgraded'))[0];

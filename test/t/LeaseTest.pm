@@ -10,7 +10,7 @@ use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
+use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(
   start_node
@@ -50,6 +50,21 @@ $SIG{ALRM} = sub { end_file("hangs: not done within $FILE_LIMIT seconds") };
 $SIG{$_} = sub { end_file("ended by SIG$_[0]") } foreach qw(TERM INT HUP);
 alarm($FILE_LIMIT);
 
+# With a mutant, one failed test is enough.
+if ($ENV{END_AT_FAILURE})
+{
+	my $ok = \&Test::Builder::ok;
+
+	no warnings 'redefine';
+	*Test::Builder::ok = sub {
+		local $Test::Builder::Level = $Test::Builder::Level + 1;
+		my $passed = $ok->(@_);
+
+		end_file('failed') if !$passed && !Test::Builder->new->in_todo;
+		return $passed;
+	};
+}
+
 # The superuser is postgres, whoever runs the tests.
 $ENV{PGUSER} = 'postgres';
 
@@ -66,9 +81,45 @@ sub init_for_tests
 	return;
 }
 
+# Asks again and again in one session, as long as the server lets it. The
+# original starts a psql for each try, which costs more than most queries.
+sub poll_in_one_session
+{
+	my ($node, $dbname, $query, $expected) = @_;
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+	my ($session, $stdout, $stderr);
+
+	$expected //= 't';
+	$query //= '';
+	do
+	{
+		eval {
+			$session //= $node->background_psql($dbname, on_error_stop => 0);
+			$stdout = $session->query($query);
+			$stderr = $session->{stderr};
+			$session->{stderr} = '';
+			1;
+		} or do {
+			($stdout, $stderr) = ('', "no session: $@");
+			undef $session;
+		};
+		if ($stdout eq $expected && $stderr eq '')
+		{
+			$session->quit;
+			return 1;
+		}
+		sleep(0.05);
+	} while (time < $end);
+
+	eval { $session->quit } if $session;
+	diag("not within the time of a test:\n$query\nexpected:\n$expected\nlast output:\n$stdout\nwith stderr:\n$stderr");
+	return 0;
+}
+
 {
 	no warnings 'redefine';
 	*PostgreSQL::Test::Cluster::init = \&init_for_tests;
+	*PostgreSQL::Test::Cluster::poll_query_until = \&poll_in_one_session;
 }
 
 # Start a server with these lines in its configuration, and the extension in
@@ -101,12 +152,12 @@ sub sql_fails
 	like($stderr, qr/ERROR:  $sqlstate: .*$match/s, $name);
 }
 
-# Open a session that stays open, even after an error.
+# Open a session that stays open, even after an error. There can be further
+# options for psql.
 sub open_session
 {
-	my ($node, $dbname) = @_;
-	my $session =
-	  $node->background_psql($dbname // 'postgres', on_error_stop => 0);
+	my ($node, $dbname, @options) = @_;
+	my $session = $node->background_psql($dbname // 'postgres', on_error_stop => 0, extra_params => \@options);
 
 	$session->query_safe('\set VERBOSITY verbose');
 	return $session;

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import weakref
+from concurrent.futures import Future, TimeoutError as TooLate
+from threading import Thread
 from typing import Any
 
 import psycopg
@@ -36,13 +39,41 @@ def hosts(conninfo: str, kwargs: dict[str, Any], timeout: float) -> list[dict[st
             for n in range(count)]
 
 
+def look_up(host: str, timeout: float) -> list[str]:
+    found: Future[list[str]] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(list(dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))))
+        except OSError as error:
+            found.set_exception(psycopg.OperationalError(f'no address of host "{host}": {error}'))
+
+    Thread(target=run, name="lease_lock name", daemon=True).start()
+    try:
+        return found.result(timeout)
+    except TooLate:
+        raise psycopg.OperationalError(f'no address of host "{host}" in time') from None
+
+
+def with_address(params: dict[str, Any], timeout: float) -> dict[str, Any]:
+    """Add the addresses of the host, so that libpq need not ask for them.
+
+    A silent name server would make libpq wait, with no limit, and psycopg may keep all other threads waiting meanwhile.
+    """
+    host = str(params.get("host") or os.environ.get("PGHOST", ""))
+    if not host or host[0] in "/@" or "," in host or params.get("hostaddr") or os.environ.get("PGHOSTADDR"):
+        return params
+    addresses = look_up(host, timeout)
+    return {**params, "host": ",".join(host for _ in addresses), "hostaddr": ",".join(addresses)}
+
+
 def connect(conninfo: str, kwargs: dict[str, Any], timeout: float) -> psycopg.Connection[Any]:
     """kwargs are those of a pool, perhaps of an asynchronous one."""
     plain = {key: value for key, value in kwargs.items() if key not in ("row_factory", "cursor_factory", "context")}
     failure: Exception = psycopg.OperationalError("no host to connect to")
     for params in hosts(conninfo, plain, timeout):
         try:
-            connection = psycopg.connect(**params)
+            connection = psycopg.connect(**with_address(params, params["connect_timeout"]))
         except psycopg.OperationalError as error:
             failure = error
         else:

@@ -43,6 +43,7 @@ class Server:
         self.bin = pathlib.Path(subprocess.check_output(
             [os.environ.get("PG_CONFIG", "pg_config"), "--bindir"], text=True).strip())
         self.folder, self.data, self.port = folder, folder / name, free_port()
+        self.connection = None
 
     def run(self, program, *args):
         log = self.folder / "programs.log"
@@ -79,9 +80,13 @@ class Server:
                          *(f"{key}={value}" for key, value in more.items())])
 
     def sql(self, statement, *params):
-        with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            cursor = connection.execute(statement, params or None)
-            return cursor.fetchall() if cursor.description else None
+        """Over a connection that stays open: conditions are looked at fifty times a second."""
+        try:
+            cursor = self.connection.execute(statement, params or None)
+        except (AttributeError, psycopg.OperationalError):
+            self.connection = psycopg.connect(self.dsn(), autocommit=True)
+            cursor = self.connection.execute(statement, params or None)
+        return cursor.fetchall() if cursor.description else None
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 
 import pytest
@@ -67,6 +68,10 @@ func main() {
 """
 
 
+# The same as in test/clients/bindings/run: to compile Go's own library takes long.
+GO_CACHE = os.path.join(tempfile.gettempdir(), "lease_lock_go")
+
+
 def snippet(page, language):
     text = (CLIENTS.parent / "docs" / page).read_text()
     return re.search(rf"```{language}\n(.*?)```", text, re.DOTALL).group(1)
@@ -104,13 +109,14 @@ def go(folder):
     source = snippet("clients-ruby-go.md", "go").replace('\t"os"\n', '\t"os"\n\t"strings"\n')
     (folder / "main.go").write_text(source + GO)
     compiled(["go", "build", "-o", folder / "main", folder / "main.go"],
-             GOPATH="/usr/share/gocode", GO111MODULE="off", GOFLAGS="", GOCACHE=str(folder / "cache"))
+             GOPATH="/usr/share/gocode", GO111MODULE="off", GOFLAGS="", GOCACHE=GO_CACHE)
     return [folder / "main"]
 
 
 @pytest.mark.parametrize("language", [java, ruby, go])
 def test_page(server, proxy, tmp_path, language):
-    holder = Holder(language(tmp_path), server.dsn(proxy.port), 12, ["page"], {})
+    command = language(tmp_path)
+    holder = Holder(command, server.dsn(proxy.port), 12, ["page"], {})
     try:
         for _ in range(28):
             time.sleep(0.5)
@@ -118,7 +124,7 @@ def test_page(server, proxy, tmp_path, language):
         lost_before_granted(server, holder, proxy, ["page"])
     finally:
         holder.clean_up()
-    holder = Holder(language(tmp_path), server.dsn(), 12, ["page"], {})
+    holder = Holder(command, server.dsn(), 12, ["page"], {})
     holder.end()
     assert not is_held(server, "page") and holder.lines.empty()
     holder.clean_up()

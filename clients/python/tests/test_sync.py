@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 import sys
 import threading
 import time
@@ -257,6 +258,32 @@ def test_a_connection_that_takes_long_to_open_is_used_all_the_same(server):
         lease._renew_at = 0
         wait_until(lambda: lease.lost.is_set() or lease._deadline > deadline)
         lease.check()
+
+
+def test_a_silent_name_server_does_not_keep_a_loss_from_being_told(server, monkeypatch):
+    """libpq gets addresses only: what looks names up, and waits, is a thread of Python."""
+    connect, get_addresses, silent = psycopg.connect, socket.getaddrinfo, threading.Event()
+
+    def connect_to_address(*args, **kwargs):
+        assert kwargs["host"] == "localhost" or kwargs["host"].startswith("localhost,")
+        assert "127.0.0.1" in kwargs["hostaddr"].split(",")
+        return connect(*args, **kwargs)
+
+    def ask(*args, **kwargs):
+        silent.wait(LONG)
+        return get_addresses(*args, **kwargs)
+
+    monkeypatch.setattr(psycopg, "connect", connect_to_address)
+    with Leases(server.dsn(application_name="names").replace("127.0.0.1", "localhost")) as leases:
+        lease = leases.hold("names", ttl=9)
+        wait_until(lambda: lease._keeper._connection)
+        monkeypatch.setattr(psycopg, "connect", connect)
+        monkeypatch.setattr(socket, "getaddrinfo", ask)
+        server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'names'")
+        assert lease.lost.wait(LONG)
+        with pytest.raises(psycopg.OperationalError, match="in time"):
+            leases._open(1)
+        silent.set()
 
 
 def test_500_leases_with_one_renewal_connection(server):

@@ -21,7 +21,7 @@ CREATE TABLE report (id int PRIMARY KEY, lines int NOT NULL);
 INSERT INTO report VALUES (7, 0);
 
 /*
- * The gate: closed while somebody holds this advisory lock, open otherwise.
+ * The gate: closed while a session holds this advisory lock, open otherwise.
  * Sessions that wait there go on together.
  */
 CREATE FUNCTION gate() RETURNS int LANGUAGE sql IMMUTABLE

@@ -51,8 +51,8 @@ BEGIN
 				RAISE EXCEPTION 'waited in vain';
 			END IF;
 		ELSE
-			-- A pause also before the first try, or who has just released is
-			-- the next holder most of the time.
+			-- A pause also before the first try, or the session that has just
+			-- released is the next holder most of the time.
 			LOOP
 				COMMIT;
 				PERFORM pg_sleep(p_pause);
@@ -87,8 +87,8 @@ BEGIN
 END
 $$;
 
--- Hand-offs, while every session took part. Who gets the lock again at once
--- did not hand it on.
+-- Hand-offs, while every session took part. A session that gets the lock again
+-- at once did not hand it on.
 CREATE VIEW hand_offs AS
 WITH holders AS (
 	SELECT l.session, h.got,

@@ -1,0 +1,131 @@
+/*-------------------------------------------------------------------------
+ *
+ * monitor.h
+ *		What happens to leases: counted, logged, and sent to those who watch.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASE_LOCK_MONITOR_H
+#define LEASE_LOCK_MONITOR_H
+
+#include "nodes/pg_list.h"
+
+#include "base/types.h"
+
+/* events.c: what happens to leases, counted and logged */
+typedef enum LeaseEvent
+{
+	EVENT_GRANTED,
+	EVENT_TAKEN_OVER,			/* granted, after another owner's lease expired */
+	EVENT_RENEWED,
+	EVENT_RELEASED,
+	EVENT_TRANSFERRED,
+	EVENT_DOWNGRADED,
+	EVENT_BROKEN,
+	EVENT_EXPIRED,				/* sent by the purge worker */
+	EVENT_WANTED,				/* a session begins to wait */
+	NUM_EVENTS,
+	EVENT_NONE = NUM_EVENTS
+} LeaseEvent;
+
+extern void events_init(void);
+
+extern const char *event_name(LeaseEvent event);
+extern LeaseEvent event_by_name(const char *name);	/* EVENT_NONE: unknown */
+extern bool event_is_default(LeaseEvent event); /* of a watch that names no events */
+
+/*
+ * Count and log what happened to a lease: as it is now, or as it was when it was
+ * released or broken. former is the lease that it replaces, if there is one.
+ */
+extern void note_event(LeaseEvent event, const Lease *lease, const Lease *former);
+
+/* stats.c: counters of statistics */
+
+/*
+ * The histogram of hand-offs. Bucket i counts those that took up to 2^i times
+ * the first bound; the last bucket counts all longer ones.
+ */
+#define HANDOFF_BOUNDS			20
+#define FIRST_HANDOFF_BOUND		16	/* microseconds; the last is 8.4 s */
+#define HANDOFF_BOUND(i)		((int64) FIRST_HANDOFF_BOUND << (i))
+
+/* The counters, in the order of the view's columns. Times are in microseconds. */
+typedef enum StatsCounter
+{
+	STATS_GRANTED,
+	STATS_REFUSED,				/* without a wait; a wait without success counts as a timeout */
+	STATS_TAKEOVERS,			/* these grants are in STATS_GRANTED, too */
+	STATS_RENEWALS,
+	STATS_RELEASES,
+	STATS_BREAKS,
+	STATS_WAITS,
+	STATS_WAIT_TIMEOUTS,
+	STATS_DEADLOCKS,
+	STATS_WAIT_TIME,			/* of waits that ended */
+	STATS_LONGEST_WAIT,
+	STATS_HANDOFFS,
+	STATS_HANDOFF_TIME,
+	STATS_PURGED,
+	STATS_SINCE,				/* lease time */
+	STATS_HANDOFF_BUCKETS,		/* the first bucket of the histogram */
+	NUM_STATS_COUNTERS = STATS_HANDOFF_BUCKETS + HANDOFF_BOUNDS + 1,
+	STATS_NO_COUNTER = NUM_STATS_COUNTERS
+} StatsCounter;
+
+typedef struct StatsTotals
+{
+	const char *scope;			/* "none" if there is no shared memory */
+	uint64		counters[NUM_STATS_COUNTERS];
+} StatsTotals;
+
+extern void stats_init(void);
+extern void stats_count(StatsCounter counter);
+extern void stats_add(StatsCounter counter, uint64 amount);
+extern void stats_wait_ended(int64 usecs);
+extern void stats_handed_off(int64 usecs);
+extern StatsTotals stats_read(void);
+extern void stats_reset(void);
+
+/* For the purge launcher: databases in which leases were granted since the last call; InvalidOid: any may be. */
+extern void stats_note_grant(void);
+extern List *stats_take_granted(void);
+
+#define EVENT_BIT(event)	(1U << (event))
+#define ALL_EVENTS			(EVENT_BIT(NUM_EVENTS) - 1)
+
+/* watches.c: the table of watches */
+typedef struct Watch
+{
+	char	   *prefix;
+	int			length;			/* of the prefix */
+	char	   *channel;
+	uint32		events;			/* EVENT_BIT of each */
+	Oid			creator;		/* invalid if that role was dropped */
+} Watch;
+
+extern void watches_init(void);
+extern bool event_is_watched(LeaseEvent event);
+extern const Watch *next_watch(const Watch *before, LeaseEvent event, const text *resource);
+extern bool set_watch(text *prefix, text *channel, uint32 events);
+
+/* notices.c: collecting and sending notices */
+typedef struct Notice
+{
+	char	   *channel;
+	char	   *payload;
+	TransactionId xid;			/* of the (sub)transaction that it belongs to; invalid: it has none */
+} Notice;
+
+extern void notices_init(void);
+extern List *find_notices(LeaseEvent event, const Lease *lease);
+
+/* Notify the watches of the resource when the transaction commits. */
+extern void tell_watchers(LeaseEvent event, const Lease *lease);
+
+/* announce.c: sending notices at once, without a commit */
+extern void announce_init(void);
+extern void announce_wanted(const LeaseRequest *request, text **resources, int nresources, bool commits);
+extern void announce_end(void);
+
+#endif							/* LEASE_LOCK_MONITOR_H */
