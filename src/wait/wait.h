@@ -14,14 +14,14 @@
  *				wait_sleep(&outcome);
  *				wait_look_again();
  *			}
+ *			if (outcome.result == GRANTED)
+ *				granted = outcome.resource;
  *		}
- *		PG_CATCH();
+ *		PG_FINALLY();
  *		{
- *			wait_end(NULL);
- *			PG_RE_THROW();
+ *			wait_end(granted);
  *		}
  *		PG_END_TRY();
- *		wait_end(outcome.result == GRANTED ? request.resource : NULL);
  *
  * The try calls wait_take_turn() before it takes a free lease, and
  * wait_note_refusal() for each resource whose lease it does not get.
