@@ -31,7 +31,8 @@
 #define MAX_RESOURCES	10000
 
 /* The maximum of all intervals, for hints. */
-#define YEARS			CppAsString2(MAX_TTL_YEARS) " years"
+#define YEARS			"100000 years"
+StaticAssertDecl(MAX_TTL_YEARS == 100000, "hints name the maximum");
 
 /* Fail in a read-only transaction, in a parallel worker and during recovery. */
 void

@@ -33,29 +33,23 @@
 /* With more rows of a resource, a takeover deletes those that it ends. */
 #define MANY_ROWS	100
 
-/* The reason of a refusal, for the caller. */
-static GrantReason
-refusal_reason(const Decision *decision)
-{
-	if (TransactionIdIsValid(decision->transaction))
-		return REASON_OPEN;
-	if (decision->own_lease)
-		return REASON_OWN;
-	return decision->open && decision->until == DT_NOEND ? REASON_OPEN : REASON_HELD;
-}
-
 static GrantOutcome
 refused(const LeaseRequest *request, const LeaseRows *rows, const Decision *decision)
 {
+	bool		waits = TransactionIdIsValid(decision->transaction);
 	GrantOutcome outcome = {
-		.result = TransactionIdIsValid(decision->transaction) ? REFUSED_OPEN : REFUSED_HELD,
-		.reason = refusal_reason(decision),
+		.result = waits ? REFUSED_OPEN : REFUSED_HELD,
+		.reason = REASON_HELD,
 		.own_lease = decision->own_lease,
 		.held_until = decision->until,
 		.open = decision->open,
 		.transaction = decision->transaction
 	};
 
+	if (decision->own_lease && !waits)
+		outcome.reason = REASON_OWN;
+	else if (waits || (decision->open && decision->until == DT_NOEND))
+		outcome.reason = REASON_OPEN;
 	if (outcome.open || outcome.result == REFUSED_OPEN)
 		outcome.brief = purge_met(rows);
 	if (request->explain && decision->blocker != NULL && decision->blocker->lease.owner != NULL)
@@ -196,6 +190,16 @@ write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow 
 	return granted(&lease, renews ? REASON_RENEWED : REASON_COUNTED, now);
 }
 
+/* Is the lease probably free? Then the look under the resource lock suffices. */
+static bool
+is_probably_free(LeaseStore *store, const text *resource)
+{
+	LeaseRows	rows;
+
+	return wait_is_called(resource) ||
+		(store_look_at_last_written(store, resource, &rows) && is_free(&rows.row->lease, clock_now()));
+}
+
 /*
  * Decide by a look without the resource lock, so that a refusal costs no more
  * than reading. Returns false if the request needs a look under the lock. That
@@ -208,7 +212,7 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 	LeaseRows	rows;
 	Decision	decision;
 
-	if (!wait_is_called(request->resource))
+	if (!is_probably_free(store, request->resource))
 	{
 		store_look(store, request->resource, &rows);
 		decision = decide(&rows, request, clock_now());

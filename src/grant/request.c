@@ -3,10 +3,7 @@
  * request.c
  *		Acquiring leases: trying, waiting, any of several, all of several.
  *
- * The refusal determines where to wait. Behind an open transaction, the
- * session waits in the lock manager, where the server sees deadlocks. Behind a
- * committed lease, it waits in the queue. Either way it tries again after
- * that: see wait.h.
+ * A request that may wait tries, waits and tries again, in turn with others.
  *
  *-------------------------------------------------------------------------
  */
@@ -87,6 +84,7 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
 	Oid			role = GetUserId();
 	MemoryContext caller_context = CurrentMemoryContext;
 	MemoryContext look_context;
+	const text *volatile granted = NULL;
 	GrantOutcome outcome;
 
 	/* A wait may be long: free the memory of each try. */
@@ -106,16 +104,15 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
 			wait_look_again();
 			MemoryContextReset(look_context);
 		}
+		if (outcome.result == GRANTED)
+			granted = outcome.resource;
 	}
-	PG_CATCH();
+	PG_FINALLY();
 	{
-		wait_end(NULL);
+		wait_end(granted);
 		announce_end();
-		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	wait_end(outcome.result == GRANTED ? outcome.resource : NULL);
-	announce_end();
 	outcome.waited = true;
 	if (outcome.result != GRANTED)
 		stats_count(STATS_WAIT_TIMEOUTS);

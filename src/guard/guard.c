@@ -39,7 +39,6 @@ typedef struct Guard
 {
 	Template   *template;
 	bool		exclusive;		/* shared leases and permits do not suffice */
-	StringInfoData name;
 	Oid			shown_to[2];	/* current role and role of the session, when hides_name was set */
 	bool		hides_name;		/* whether errors must not show the name */
 } Guard;
@@ -180,7 +179,6 @@ get_guard(FunctionCallInfo fcinfo)
 	guard = palloc0(sizeof(Guard));
 	guard->template = template_for_table(call->tg_trigger->tgargs[0], call->tg_relation);
 	guard->exclusive = call->tg_trigger->tgnargs == 2;
-	initStringInfo(&guard->name);
 	MemoryContextSwitchTo(context);
 
 	fcinfo->flinfo->fn_extra = guard;
@@ -271,9 +269,9 @@ guard_row(Guard *guard, const TriggerData *call)
 	TupleTableSlot *row = call->tg_trigslot;
 	TupleTableSlot *new_row = TRIGGER_FIRED_BY_UPDATE(call->tg_event) ? call->tg_newslot : NULL;
 
-	assert_for_row(guard, call->tg_relation, template_fill(guard->template, row, &guard->name));
-	if (new_row != NULL && !template_unchanged(guard->template, row, new_row))
-		assert_for_row(guard, call->tg_relation, template_fill(guard->template, new_row, &guard->name));
+	assert_for_row(guard, call->tg_relation, template_fill(guard->template, row));
+	if (new_row != NULL && !template_is_filled(guard->template, new_row))
+		assert_for_row(guard, call->tg_relation, template_fill(guard->template, new_row));
 }
 
 /*

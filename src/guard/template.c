@@ -37,12 +37,15 @@ typedef struct TemplatePart
 	int			literal_length;
 	AttrNumber	column;			/* 0: none */
 	Oid			type;			/* of the column; ANYENUMOID for any enum */
+	Datum		value;			/* in the name that was built last */
 } TemplatePart;
 
 struct Template
 {
 	const char *text;
 	Relation	table;
+	StringInfoData name;		/* that was built last, as a text, */
+	bool		filled;			/* if there is one */
 	int			nparts;
 	TemplatePart parts[FLEXIBLE_ARRAY_MEMBER];
 };
@@ -187,6 +190,7 @@ template_for_table(const char *text, Relation table)
 
 	template->text = text;
 	template->table = table;
+	initStringInfo(&template->name);
 
 	for (const char *c = text; *c != '\0'; part++)
 	{
@@ -231,23 +235,61 @@ template_is_visible(const Template *template)
 	return true;
 }
 
-/*
- * Build the name of the resource that a row belongs to. The result is in the
- * buffer, and is valid until the next call.
- */
-text *
-template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer)
+/* Was the name built from the values that this row has, too? */
+bool
+template_is_filled(const Template *template, TupleTableSlot *row)
 {
-	int			length;
-
-	buffer->len = VARHDRSZ;
-	for (int i = 0; i < template->nparts; i++)
+	for (int i = 0; i < template->nparts && template->filled; i++)
 	{
 		const TemplatePart *part = &template->parts[i];
+		Form_pg_attribute column;
 		Datum		value;
 		bool		isnull;
 
-		appendBinaryStringInfo(buffer, template->text + part->literal, part->literal_length);
+		if (part->column == 0)
+			continue;
+		column = TupleDescAttr(RelationGetDescr(template->table), part->column - 1);
+		value = slot_getattr(row, part->column, &isnull);
+		if (isnull || !datum_image_eq(value, part->value, column->attbyval, column->attlen))
+			return false;
+	}
+	return template->filled;
+}
+
+static void
+keep_value(Template *template, TemplatePart *part, Datum value)
+{
+	Form_pg_attribute column = TupleDescAttr(RelationGetDescr(template->table), part->column - 1);
+	MemoryContext context = MemoryContextSwitchTo(GetMemoryChunkContext(template));
+
+	if (!column->attbyval && part->value != (Datum) 0)
+		pfree(DatumGetPointer(part->value));
+	part->value = datumCopy(value, column->attbyval, column->attlen);
+	MemoryContextSwitchTo(context);
+}
+
+/*
+ * Get the name of the resource that a row belongs to; valid until the next
+ * call. Rows with the same values in sequence need it built only once.
+ */
+text *
+template_fill(Template *template, TupleTableSlot *row)
+{
+	StringInfo	name = &template->name;
+	int			length;
+
+	if (template_is_filled(template, row))
+		return (text *) name->data;
+	template->filled = false;
+	name->len = VARHDRSZ;
+
+	for (int i = 0; i < template->nparts; i++)
+	{
+		TemplatePart *part = &template->parts[i];
+		Datum		value;
+		bool		isnull;
+
+		appendBinaryStringInfo(name, template->text + part->literal, part->literal_length);
 		if (part->column == 0)
 			continue;
 
@@ -259,10 +301,11 @@ template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer)
 							NameStr(TupleDescAttr(RelationGetDescr(template->table), part->column - 1)->attname),
 							RelationGetRelationName(template->table)),
 					 errdetail("It is part of the name of the row's lease.")));
-		append_value(buffer, value, part->type);
+		append_value(name, value, part->type);
+		keep_value(template, part, value);
 	}
 
-	length = buffer->len - VARHDRSZ;
+	length = name->len - VARHDRSZ;
 	if (length == 0 || length > MAX_NAME_LENGTH)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -274,32 +317,7 @@ template_fill(const Template *template, TupleTableSlot *row, StringInfo buffer)
 				 errdetail("The resource of a lease has 1 to %d bytes.", MAX_NAME_LENGTH),
 				 errhint("Use a template with shorter columns.")));
 
-	SET_VARSIZE(buffer->data, buffer->len);
-	return (text *) buffer->data;
-}
-
-/* Do both rows have the same name, judged by the values that it is built from? */
-bool
-template_unchanged(const Template *template, TupleTableSlot *old_row, TupleTableSlot *new_row)
-{
-	for (int i = 0; i < template->nparts; i++)
-	{
-		AttrNumber	column = template->parts[i].column;
-		Form_pg_attribute attribute;
-		Datum		old_value;
-		Datum		new_value;
-		bool		old_isnull;
-		bool		new_isnull;
-
-		if (column == 0)
-			continue;
-
-		attribute = TupleDescAttr(RelationGetDescr(template->table), column - 1);
-		old_value = slot_getattr(old_row, column, &old_isnull);
-		new_value = slot_getattr(new_row, column, &new_isnull);
-		if (old_isnull || new_isnull ||
-			!datum_image_eq(old_value, new_value, attribute->attbyval, attribute->attlen))
-			return false;
-	}
-	return true;
+	SET_VARSIZE(name->data, name->len);
+	template->filled = true;
+	return (text *) name->data;
 }

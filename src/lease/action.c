@@ -21,14 +21,25 @@
 #include "change/change.h"
 #include "lease/lease.h"
 
+/*
+ * Look, and find the lease that is meant. If it is held, no other row of the
+ * resource matters, except to an action that gives a new token.
+ */
 static ClaimedLease
-find_lease(const LeaseAction *action)
+find_lease(LeaseAction *action)
 {
-	ClaimedLease claimed;
+	ClaimedLease claimed = {0};
 
-	if (action->kind == ACTION_BREAK)
-		return find_breakable(&action->rows, action->now);
-	claimed = find_claimed(&action->rows, &action->claim, action->kind, action->now);
+	if (!action->gives_token && action->kind != ACTION_BREAK &&
+		store_look_at_last_written(action->store, action->resource, &action->rows))
+		claimed = find_claimed(&action->rows, &action->claim, action->kind, action->now);
+	if (!claimed.holds)
+	{
+		store_look(action->store, action->resource, &action->rows);
+		if (action->kind == ACTION_BREAK)
+			return find_breakable(&action->rows, action->now);
+		claimed = find_claimed(&action->rows, &action->claim, action->kind, action->now);
+	}
 	if (claimed.row != NULL)
 		require_role_privileges(&claimed.row->lease);
 	return claimed;
@@ -54,7 +65,6 @@ act_on_lease(LeaseAction *action, LeaseWrite write)
 
 		lock_resource(action->resource);
 		action->now = clock_now();
-		store_look(action->store, action->resource, &action->rows);
 		claimed = find_lease(action);
 		action->row = claimed.row;
 		action->held = claimed.holds;

@@ -53,6 +53,13 @@ typedef struct Database
 	TimestampTz told_until;		/* as in Visit; 0: never visited */
 } Database;
 
+typedef enum DatabaseState
+{
+	DATABASE_GONE,
+	DATABASE_CLOSED,			/* no session can connect */
+	DATABASE_OPEN
+} DatabaseState;
+
 PGDLLEXPORT void lease_purge_launcher_main(Datum arg);
 
 static int	purge_interval = 10000;
@@ -115,33 +122,30 @@ is_open(Form_pg_database database)
 }
 
 /* Find this database, or remember all to which sessions can connect. */
-static bool
-search_databases(Oid wanted, bool *open)
+static DatabaseState
+search_databases(Oid wanted)
 {
+	DatabaseState state = DATABASE_GONE;
 	Relation	catalog;
 	SysScanDesc scan;
 	HeapTuple	tuple;
-	bool		found = false;
 
 	StartTransactionCommand();
 	catalog = table_open(DatabaseRelationId, AccessShareLock);
 	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
-	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Form_pg_database row = (Form_pg_database) GETSTRUCT(tuple);
 
 		if (!OidIsValid(wanted) && is_open(row))
 			remember(row->oid);
 		if (row->oid == wanted)
-		{
-			found = true;
-			*open = is_open(row);
-		}
+			state = is_open(row) ? DATABASE_OPEN : DATABASE_CLOSED;
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
 	CommitTransactionCommand();
-	return found;
+	return state;
 }
 
 /* Remember the databases in which leases were granted since the last round; all when that is not known. */
@@ -152,7 +156,7 @@ note_grants(void)
 	ListCell   *cell;
 
 	if (round_begun_at == 0 || list_member_oid(granted_in, InvalidOid))
-		search_databases(InvalidOid, NULL);
+		search_databases(InvalidOid);
 	foreach(cell, granted_in)
 		if (OidIsValid(lfirst_oid(cell)))
 			remember(lfirst_oid(cell));
@@ -250,12 +254,12 @@ static bool
 visit_database(Database *database)
 {
 	const Visit *visit = &purge_state->visit;
-	bool		open;
+	DatabaseState state = search_databases(database->oid);
 
 	database->visited_at = round_begun_at;
-	if (!search_databases(database->oid, &open))
+	if (state == DATABASE_GONE)
 		return false;
-	if (!open || !send_worker(database))
+	if (state == DATABASE_CLOSED || !send_worker(database))
 		return true;
 
 	if (visit->result == VISIT_UNFINISHED)

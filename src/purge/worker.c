@@ -218,11 +218,13 @@ connect_to(Oid database)
 static void
 visit_database(Visit *visit)
 {
-	ErrorContextCallback callback = {.previous = error_context_stack, .callback = add_context};
+	ErrorContextCallback callback;
 
 	StartTransactionCommand();
 	callback.arg = MemoryContextStrdup(TopMemoryContext, get_database_name(MyDatabaseId));
 	CommitTransactionCommand();
+	callback.callback = add_context;
+	callback.previous = error_context_stack;
 	error_context_stack = &callback;
 	report_progress(visit->next_block, visit->next_block);
 	PG_TRY();

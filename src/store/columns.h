@@ -28,6 +28,15 @@ extern const LeaseColumn lease_columns[NUM_COLUMNS];
 #define Anum_resource	1
 #define Anum_slot		2
 
+/* write.c: the row that this session wrote last */
+typedef struct LastWritten
+{
+	uint64		resource;		/* hash */
+	ItemPointerData tid;
+} LastWritten;
+
+extern LastWritten last_written;
+
 extern void lease_from_columns(Lease *lease, const Datum *values, const bool *isnull);
 extern TupleTableSlot *row_from_lease(LeaseStore *store, const Lease *lease);
 

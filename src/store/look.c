@@ -41,6 +41,7 @@
 #include "utils/snapmgr.h"
 
 #include "base/compat.h"
+#include "base/names.h"
 #include "base/race.h"
 #include "rules/rules.h"
 #include "store/columns.h"
@@ -338,6 +339,30 @@ store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row)
 		read_row(store, &dirty, row);
 	ExecClearTuple(store->slot);
 	return found;
+}
+
+/*
+ * Look at the row that this session wrote last, if it is one of this resource,
+ * and if no other transaction is changing it; otherwise returns false. Most
+ * leases are released by the session that acquired them last, and acquired by
+ * it again. This needs neither the index nor the versions before. It tells
+ * nothing about the other rows of the resource.
+ */
+bool
+store_look_at_last_written(LeaseStore *store, const text *resource, LeaseRows *rows)
+{
+	if (last_written.resource != hash_text(resource, 0))
+		return false;
+
+	last_written.resource = 0;	/* until the next write: a request that is refused reads more the next time */
+	clear_rows(rows);
+	if (ItemPointerGetBlockNumber(&last_written.tid) >= RelationGetNumberOfBlocks(store->table) ||
+		!store_look_again(store, &last_written.tid, rows->row) ||
+		is_open(rows->row) || !same_text(rows->row->lease.resource, resource))
+		return false;
+	rows->count = 1;
+	rows->same_moment = true;
+	return true;
 }
 
 /*

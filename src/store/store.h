@@ -49,6 +49,7 @@ extern void unlock_resource_if_locked(const text *resource);
 
 /* look.c: what the rows are now */
 extern void store_look(LeaseStore *store, const text *resource, LeaseRows *rows);
+extern bool store_look_at_last_written(LeaseStore *store, const text *resource, LeaseRows *rows);
 extern void store_look_committed(LeaseStore *store, const text *resource, LeaseRows *rows);
 extern bool store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row);
 extern void store_wait_for(TransactionId transaction);

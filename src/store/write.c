@@ -26,9 +26,12 @@
 #include "utils/snapmgr.h"
 
 #include "base/compat.h"
+#include "base/names.h"
 #include "base/race.h"
 #include "rules/rules.h"
 #include "store/columns.h"
+
+LastWritten last_written;
 
 /* Make the write visible to the next call, even in the same statement. */
 static void
@@ -119,6 +122,7 @@ insert_row(LeaseStore *store, const Lease *lease)
 	RACE_POINT("before an insert");
 	table_tuple_insert(store->table, row, GetCurrentCommandId(true), 0, NULL);
 	write_index_entries(store, row, 0);
+	last_written = (LastWritten) {hash_text(lease->resource, 0), row->tts_tid};
 	ExecDropSingleTupleTableSlot(row);
 	finish_write(store);
 }
@@ -186,6 +190,7 @@ try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 	{
 		if (which != TU_None)
 			write_index_entries(store, row, EIIT_IS_UPDATE | (which == TU_All ? 0 : EIIT_ONLY_SUMMARIZING));
+		last_written = (LastWritten) {hash_text(lease->resource, 0), row->tts_tid};
 		finish_write(store);
 	}
 	ExecDropSingleTupleTableSlot(row);

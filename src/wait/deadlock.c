@@ -27,7 +27,6 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 
-#include "base/clock.h"
 #include "base/compat.h"
 #include "base/names.h"
 #include "base/printable.h"

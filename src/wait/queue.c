@@ -42,22 +42,6 @@ queue_size(void)
 }
 
 static void
-create_waiter(Waiter *waiter, int number)
-{
-	pg_atomic_init_u64(&waiter->ticket, 0);
-	pg_atomic_init_u64(&waiter->called_for, 0);
-	pg_atomic_init_u64(&waiter->alarm, 0);
-	pg_atomic_init_u32(&waiter->news, 0);
-	pg_atomic_init_u32(&waiter->suspect, 0);
-	for (int i = 0; i < MAX_LINES; i++)
-	{
-		waiter->entry[i].waiter = number;
-		pg_atomic_init_u64(&waiter->entry[i].turn, 0);
-		pg_atomic_init_u32(&waiter->entry[i].state, TURN_QUEUED);
-	}
-}
-
-static void
 create_queue(void *memory, int tranche)
 {
 	WaitQueue  *q = memory;
@@ -70,7 +54,21 @@ create_queue(void *memory, int tranche)
 		q->buckets[i].first = q->buckets[i].last = NOBODY;
 	}
 	for (int i = 0; i < MaxBackends; i++)
-		create_waiter(&q->waiters[i], i);
+	{
+		Waiter	   *waiter = &q->waiters[i];
+
+		pg_atomic_init_u64(&waiter->ticket, 0);
+		pg_atomic_init_u64(&waiter->called_for, 0);
+		pg_atomic_init_u64(&waiter->alarm, 0);
+		pg_atomic_init_u32(&waiter->news, 0);
+		pg_atomic_init_u32(&waiter->suspect, 0);
+		for (int j = 0; j < MAX_LINES; j++)
+		{
+			waiter->entry[j].waiter = i;
+			pg_atomic_init_u64(&waiter->entry[j].turn, 0);
+			pg_atomic_init_u32(&waiter->entry[j].state, TURN_QUEUED);
+		}
+	}
 }
 
 static const SharedPart queue_part = {"lease_lock queue 4", queue_size, create_queue, (void **) &queue};
@@ -79,16 +77,6 @@ void
 queue_init(void)
 {
 	add_shared_part(&queue_part);
-}
-
-/*
- * Attach to the queue. A transaction that must wake waiters at its end does
- * that before, since it may fail.
- */
-bool
-queue_attach(void)
-{
-	return attach_shared_area();
 }
 
 uint64
@@ -260,7 +248,7 @@ queue_join(text **resources, int nresources, const LeaseRequest *request, int64 
 		entry->awaited = InvalidTransactionId;
 		entry->called_at = 0;
 		entry->known_end = NEVER;
-		entry_set_state(entry, TURN_QUEUED);
+		pg_atomic_write_u32(&entry->state, TURN_QUEUED);
 		bucket = queue_lock(entry->hash);
 		queue_append(bucket, entry);
 		queue_unlock(bucket);
@@ -317,7 +305,7 @@ waiters_list(void)
 {
 	List	   *list = NIL;
 
-	if (!queue_attach())
+	if (!attach_shared_area())
 		return NIL;
 
 	for (int i = 0; i < MaxBackends; i++)

@@ -18,6 +18,7 @@
 
 #include "storage/lwlock.h"
 
+#include "base/clock.h"
 #include "wait/waiter.h"
 
 #define NOBODY			(-1)
@@ -36,15 +37,15 @@ typedef struct Bucket
 	char		pad[PG_CACHE_LINE_SIZE - sizeof(LWLock) - 3 * sizeof(int)];
 } Bucket;
 
-static inline void
-entry_set_state(Entry *entry, TurnState state)
+/* A lease time, on the monotonic clock. */
+static inline int64
+monotonic_time(TimestampTz time)
 {
-	pg_atomic_write_u32(&entry->state, state);
+	return time == DT_NOEND ? NEVER : clock_monotonic() + (time - clock_now());
 }
 
 /* queue.c: the memory */
 extern void queue_init(void);	/* at load time */
-extern bool queue_attach(void); /* false: this server has no queue */
 extern uint64 queue_hash(const text *resource); /* of a resource of this database */
 extern bool queue_may_have(uint64 hash);	/* can there be a waiter? */
 extern Waiter *queue_waiter(int number);

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/race.h"
+#include "base/shared_memory.h"
 #include "wait/queue.h"
 #include "wait/wait.h"
 
@@ -71,7 +72,7 @@ call(Entry *entry)
 	if (entry_state(entry) != TURN_CALLED)
 	{
 		entry->called_at = clock_monotonic();
-		entry_set_state(entry, TURN_CALLED);
+		pg_atomic_write_u32(&entry->state, TURN_CALLED);
 	}
 }
 
@@ -142,7 +143,7 @@ is_overdue(const Entry *entry)
 static void
 skip(Bucket *bucket, Entry *entry)
 {
-	entry_set_state(entry, TURN_SKIPPED);
+	pg_atomic_write_u32(&entry->state, TURN_SKIPPED);
 	pg_atomic_write_u64(&queue_waiter(entry->waiter)->called_for, 0);
 	queue_take_out(bucket, entry);
 	queue_append(bucket, entry);
@@ -173,7 +174,7 @@ take_turn(Bucket *bucket, uint64 hash)
 		{
 			pg_atomic_write_u64(&queue_waiter(MY_PROC_NUMBER)->called_for, hash);
 			if (is_passed_over(entry))
-				entry_set_state(entry, TURN_QUEUED);
+				pg_atomic_write_u32(&entry->state, TURN_QUEUED);
 			return true;
 		}
 		if (is_passed_over(entry) || waits_for_me(entry))
@@ -207,7 +208,7 @@ wait_take_turn(const text *resource)
 	Bucket	   *bucket;
 	bool		mine;
 
-	if (!queue_attach())
+	if (!attach_shared_area())
 		return true;
 	hash = queue_hash(resource);
 	if (!queue_may_have(hash))
@@ -255,13 +256,9 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 		bool		stands_aside = state == TURN_ASIDE && entry_state(entry) != TURN_ASIDE;
 
 		entry->awaited = open ? refusal->transaction : InvalidTransactionId;
-		if (open || refusal->open)
-			entry->known_end = 0;	/* a transaction may end at any time */
-		else if (refusal->held_until == DT_NOEND)
-			entry->known_end = NEVER;	/* also if it is free: it belongs to waiters who hand on what they know */
-		else
-			entry->known_end = clock_monotonic() + (refusal->held_until - clock_now());
-		entry_set_state(entry, state);
+		/* A transaction may end at any time. A free lease belongs to waiters who hand on what they know. */
+		entry->known_end = open || refusal->open ? 0 : monotonic_time(refusal->held_until);
+		pg_atomic_write_u32(&entry->state, state);
 		if (open)
 			wake_sessions(bucket, entry->hash, SubTransGetTopmostTransaction(refusal->transaction));
 		if (stands_aside)
@@ -276,39 +273,34 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 }
 
 /*
- * When must the next waiter look, after this one has left? At once if this one
- * was called and has not looked since, or is granted something else than the
- * next one wants. Otherwise when this one would have had to look.
- */
-static int64
-handed_on(const Waiter *waiter, const Entry *entry, const Entry *next)
-{
-	const WaiterInfo *info;
-
-	if (next == NULL || entry_state(entry) == TURN_CALLED)
-		return 0;
-	info = &queue_waiter(next->waiter)->info;
-	return info->mode == waiter->info.mode && info->permits == waiter->info.permits ? entry->known_end : 0;
-}
-
-/*
- * Leave one line. A waiter that was first hands on what it knows. A grant of an
- * exclusive lease need not: its commit or rollback wakes the next one.
+ * Leave one line. A waiter that was first hands on what it knows: when the next
+ * one must look. That is at once if this one was called and has not looked
+ * since, or is granted something, or wants something else than the next one.
+ * An exclusive grant need not be handed on: its commit or rollback wakes the
+ * next one.
  */
 static void
 leave_line(const Waiter *waiter, Bucket *bucket, Entry *entry, bool granted)
 {
+	const WaiterInfo *info = &waiter->info;
+	const WaiterInfo *wants;
 	Entry	   *next = NULL;
+	int64		free_at = 0;
 
 	queue_take_out(bucket, entry);
+	if (granted && info->mode == MODE_EXCLUSIVE)
+		return;
 	while ((next = queue_next_in_line(bucket, next, entry->hash)) != NULL && is_passed_over(next))
 		;
-	if (next != NULL && entry_turn(next) < entry_turn(entry) && !TransactionIdIsValid(next->awaited))
-		return;					/* a session that it waits for may have passed over it, and waited for this one */
-	if (!granted)
-		call_first(bucket, entry->hash, handed_on(waiter, entry, next));
-	else if (waiter->info.mode != MODE_EXCLUSIVE)
-		call_first(bucket, entry->hash, 0);
+	if (next != NULL)
+	{
+		if (entry_turn(next) < entry_turn(entry) && !TransactionIdIsValid(next->awaited))
+			return;				/* a session that it waits for may have passed over it, and waited for this one */
+		wants = &queue_waiter(next->waiter)->info;
+		if (!granted && entry_state(entry) != TURN_CALLED && wants->mode == info->mode && wants->permits == info->permits)
+			free_at = entry->known_end;
+	}
+	call_first(bucket, entry->hash, free_at);
 }
 
 /*

@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/race.h"
+#include "base/shared_memory.h"
 #include "monitor/monitor.h"
 #include "store/store.h"
 #include "wait/queue.h"
@@ -52,6 +53,7 @@ static struct
 	int64		begun_at;
 	int64		deadline;
 	int64		lock_deadline;	/* of lock_timeout */
+	int64		ends_at;		/* the earlier of both */
 	int64		next_check;		/* next look without a wake-up, and check for deadlocks */
 	uint32		news_seen;		/* news counter before the last look */
 	int64		next_watch;		/* the line may need that look by then; 0: it must follow at once */
@@ -86,7 +88,7 @@ leave_at_exit(int code, Datum arg)
 bool
 wait_is_likely(text **resources, int nresources)
 {
-	if (!queue_attach())
+	if (!attach_shared_area())
 		return false;
 	for (int i = 0; i < nresources; i++)
 		if (queue_may_have(queue_hash(resources[i])))
@@ -119,14 +121,13 @@ begin_look(void)
 
 /*
  * Begin to wait for any of these resources, for at most timeout microseconds,
- * or without limit if that is negative. The caller must call wait_end(), also
- * after an error.
+ * or without limit if that is negative.
  */
 void
 wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 timeout)
 {
 	static bool leaves_at_exit = false;
-	bool		has_queue = queue_attach();
+	bool		has_queue = attach_shared_area();
 	int64		now = clock_monotonic();
 
 	if (my_wait.active)
@@ -138,6 +139,7 @@ wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 
 	my_wait.begun_at = now;
 	my_wait.deadline = timeout < 0 ? NEVER : now + timeout;
 	my_wait.lock_deadline = LockTimeout > 0 ? now + LockTimeout * INT64CONST(1000) : NEVER;
+	my_wait.ends_at = Min(my_wait.deadline, my_wait.lock_deadline);
 	my_wait.next_check = now + DeadlockTimeout * INT64CONST(1000);
 	RACE_POINT("before a waiter joins");
 	if (has_queue)
@@ -177,7 +179,7 @@ lock_in_manager(void *resource)
 bool
 wait_lock_resource(const text *resource)
 {
-	int64		until = my_wait.active ? Min(my_wait.deadline, my_wait.lock_deadline) : NEVER;
+	int64		until = my_wait.active ? my_wait.ends_at : NEVER;
 
 	if (until == NEVER)
 		lock_resource(resource);
@@ -211,7 +213,7 @@ is_time_to_check(void)
 
 	if (now < my_wait.next_check)
 		return is_suspect;
-	my_wait.next_check = now + Min(now - my_wait.begun_at, LONGEST_SLEEP);
+	my_wait.next_check = now + Min(now - my_wait.begun_at + DeadlockTimeout * INT64CONST(1000), LONGEST_SLEEP);
 	return true;
 }
 
@@ -221,21 +223,20 @@ sleep_behind_lease(const GrantOutcome *refusal)
 {
 	Waiter	   *waiter = my_wait.waiter;
 	int64		now = clock_monotonic();
-	int64		until = Min(my_wait.deadline, my_wait.lock_deadline);
+	int64		until = Min(my_wait.ends_at, monotonic_time(refusal->held_until));
 
 	Assert(refusal->held_until != DT_NOBEGIN);
-	if (refusal->held_until != DT_NOEND)
-		until = Min(until, now + (refusal->held_until - clock_now()));
 	if (waiter == NULL)
 	{
 		sleep_until(Min(until, now + poll_interval * INT64CONST(1000)));
 		return;
 	}
 
-	until = Min(until, Min(my_wait.next_check, my_wait.next_watch));
+	until = Min(until, my_wait.next_check);
 	if (refusal->open || waiter->info.nlines < waiter->info.nresources)
 		until = Min(until, now + OPEN_INTERVAL);
 	pg_atomic_exchange_u64(&waiter->alarm, (uint64) until);
+	until = Min(until, my_wait.next_watch); /* such a look is no duty */
 	RACE_POINT("before a waiter sleeps");
 	while (pg_atomic_read_u32(&waiter->news) == my_wait.news_seen && clock_monotonic() < until)
 		sleep_until(until);
@@ -270,7 +271,7 @@ wait_behind_transaction(const GrantOutcome *refusal)
 	int64		check = Max(my_wait.next_check, clock_monotonic() + DeadlockTimeout * INT64CONST(2000));
 
 	RACE_POINT("before a waiter is away");
-	if (!lock_wait_until(Min(Min(my_wait.deadline, my_wait.lock_deadline), check), wait_in_lock_manager, &transaction))
+	if (!lock_wait_until(Min(my_wait.ends_at, check), wait_in_lock_manager, &transaction))
 		release_transaction_lock(transaction);
 	check_client();
 }

@@ -19,6 +19,7 @@
 #include "base/compat.h"
 #include "base/race.h"
 #include "base/sessions.h"
+#include "base/shared_memory.h"
 #include "wait/queue.h"
 #include "wait/wait.h"
 
@@ -50,7 +51,7 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 {
 	uint64		hash;
 
-	if (!queue_attach())
+	if (!attach_shared_area())
 		return;
 
 	hash = queue_hash(resource);
@@ -73,7 +74,7 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 void
 wait_note_drop(void)
 {
-	if (queue_attach())
+	if (attach_shared_area())
 	{
 		memset(more_changed, true, sizeof(more_changed));
 		has_more_changes = true;
@@ -84,18 +85,14 @@ wait_note_drop(void)
 static void
 wake_line(const Change *change, bool committed)
 {
-	TimestampTz today = clock_now();
 	int64		free_at = 0;
 	Bucket	   *bucket;
 
 	if (!queue_may_have(change->hash))
 		return;
 
-	if (committed && change->expires_at == DT_NOEND)
-		free_at = NEVER;
-	else if (committed && change->expires_at > today)
-		free_at = clock_monotonic() + (change->expires_at - today);
-
+	if (committed && change->expires_at > clock_now())
+		free_at = monotonic_time(change->expires_at);
 	bucket = queue_lock(change->hash);
 	call_first(bucket, change->hash, free_at);
 	queue_unlock(bucket);
@@ -177,7 +174,7 @@ wait_note_session_lease(const text *resource)
 {
 	static bool wakes_at_exit = false;
 
-	if (!queue_attach())
+	if (!attach_shared_area())
 		return;
 	if (!wakes_at_exit)
 		before_shmem_exit(wake_after_session, (Datum) 0);

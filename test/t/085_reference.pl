@@ -136,6 +136,13 @@ foreach my $name (sort keys %public)
 	is($exceptions =~ /`$name`/ ? 'f' : 't', $public{$name}, "$name: privilege of PUBLIC in the list");
 }
 
+# What CREATE EXTENSION adds, for the reader who decides.
+like(slurp_file("$docs/before-you-install.md"), qr/two tables, three sequences, five views, functions\./, 'what it adds to a database');
+is($node->safe_psql('postgres', qq{
+		SELECT string_agg(relkind::text || ' ' || count, ', ' ORDER BY relkind::text COLLATE "C")
+		FROM (SELECT relkind, count(*) FROM pg_class WHERE oid IN ($members) GROUP BY relkind) AS c}),
+	'S 3, r 2, v 5', 'two tables, three sequences, five views');
+
 # Each has a description that ends like a sentence.
 is($node->safe_psql('postgres', q{
 		SELECT string_agg(name, ' ') FROM pg_settings
