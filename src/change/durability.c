@@ -69,21 +69,15 @@ released_only(void)
 	return only_releases && release_end != InvalidXLogRecPtr && release_end == XactLastRecEnd;
 }
 
+/* Set synchronous_commit for the rest of the transaction. */
 static void
 commit_with(int level)
 {
 	const char *name = level == SYNCHRONOUS_COMMIT_OFF ? "off" : level == SYNCHRONOUS_COMMIT_ON ? "on" : "local";
 
-	(void) set_config_option("synchronous_commit", name, PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_LOCAL, true, 0, false);
-}
-
-/* Raise synchronous_commit of the transaction to what its grants and renewals want. */
-static void
-raise_level(void)
-{
-	if (synchronous_commit < wanted)
-		commit_with(wanted);
+	if (level != synchronous_commit)
+		(void) set_config_option("synchronous_commit", name, PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_LOCAL, true, 0, false);
 }
 
 static void
@@ -93,16 +87,13 @@ before_end(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 			if (released_only() && !flush_releases)
-			{
-				if (synchronous_commit > SYNCHRONOUS_COMMIT_OFF)
-					commit_with(SYNCHRONOUS_COMMIT_OFF);
-			}
+				commit_with(SYNCHRONOUS_COMMIT_OFF);
 			else
-				raise_level();
+				commit_with(Max(synchronous_commit, wanted));
 			break;
 
 		case XACT_EVENT_PRE_PREPARE:
-			raise_level();
+			commit_with(Max(synchronous_commit, wanted));
 			break;
 
 		case XACT_EVENT_COMMIT:

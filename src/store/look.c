@@ -351,9 +351,12 @@ store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row)
 bool
 store_look_at_last_written(LeaseStore *store, const text *resource, LeaseRows *rows)
 {
+	if (last_written.resource != hash_text(resource, 0))
+		return false;
+
+	last_written.resource = 0;	/* until the next write: a request that is refused reads more the next time */
 	clear_rows(rows);
-	if (last_written.resource != hash_text(resource, 0) ||
-		ItemPointerGetBlockNumber(&last_written.tid) >= RelationGetNumberOfBlocks(store->table) ||
+	if (ItemPointerGetBlockNumber(&last_written.tid) >= RelationGetNumberOfBlocks(store->table) ||
 		!store_look_again(store, &last_written.tid, rows->row) ||
 		is_open(rows->row) || !same_text(rows->row->lease.resource, resource))
 		return false;
