@@ -24,6 +24,7 @@
 #include "postmaster/interrupt.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"		/* get_database_name() from 19 on */
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
