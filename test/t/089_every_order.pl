@@ -54,6 +54,33 @@ play('RESET ALL');
 $node->safe_psql('postgres', 'CREATE INDEX ON lease_lock (expires_at)');
 play('BEGIN ISOLATION LEVEL REPEATABLE READ');
 
+# A row moves to a new block of the table after a scan has begun. It is found nevertheless.
+sub moved_row_is_found
+{
+	my $big = q{to_jsonb(repeat('x', 7000))};
+	my $scan = open_session($node, 'moves');
+	my $other = open_session($node, 'moves');
+	my $pid;
+
+	$node->safe_psql('moves', 'CREATE EXTENSION lease_lock; ALTER TABLE lease_lock ALTER payload SET STORAGE PLAIN');
+	$other->query_safe("SELECT lease_acquire('r', '1 hour', 'a'), lease_request('first block', '1 hour', 'b', payload => $big), pg_advisory_lock(7)");
+	$scan->query_safe(q{LOAD 'lease_lock'; SET lease_lock.stop_at = 'when a scan begins'});
+	$pid = begin_query($scan, q{SELECT lease_release_all('a')});
+	wait_until_blocked($node, $pid);
+	$other->query_safe(q{SET lease_lock.stop_at = 'nowhere'} . ";SELECT lease_request('r', '1 hour', 'a', if_own => 'renew', payload => $big)");
+	$other->query_safe('SELECT pg_advisory_unlock(7)');
+	is(finish_query($scan), '1', 'a row that moves while a scan begins is found');
+	$scan->quit;
+	$other->quit;
+	return;
+}
+
+if ($node->safe_psql('postgres', q{LOAD 'lease_lock'; SELECT can_stop()}) eq 't')
+{
+	$node->safe_psql('postgres', 'CREATE DATABASE moves');
+	moved_row_is_found();
+}
+
 is($node->safe_psql('postgres', 'SELECT * FROM outcomes WHERE NOT is_right ORDER BY 1, 2, 4 LIMIT 20'),
 	'', 'two calls that overlap have the results of one after the other');
 my $orders = $node->safe_psql('postgres', 'SELECT count(*) FROM outcomes');
