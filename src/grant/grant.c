@@ -190,7 +190,7 @@ write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow 
 	return granted(&lease, renews ? REASON_RENEWED : REASON_COUNTED, now);
 }
 
-/* Is the lease probably free? Then the look under the resource lock suffices. */
+/* Is the lease probably free? Then the look under the resource lock suffices, if it is our turn. */
 static bool
 is_probably_free(LeaseStore *store, const text *resource)
 {
@@ -212,17 +212,17 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 	LeaseRows	rows;
 	Decision	decision;
 
-	if (!is_probably_free(store, request->resource))
+	if (is_probably_free(store, request->resource) && wait_take_turn(request->resource))
+		return false;
+
+	store_look(store, request->resource, &rows);
+	decision = decide(&rows, request, clock_now());
+	if (decision.verdict == VERDICT_OWN)
+		return false;
+	if (decision.verdict == VERDICT_REFUSE && rows.same_moment)
 	{
-		store_look(store, request->resource, &rows);
-		decision = decide(&rows, request, clock_now());
-		if (decision.verdict == VERDICT_OWN)
-			return false;
-		if (decision.verdict == VERDICT_REFUSE && rows.same_moment)
-		{
-			*outcome = refused(request, &rows, &decision);
-			return true;
-		}
+		*outcome = refused(request, &rows, &decision);
+		return true;
 	}
 	if (wait_take_turn(request->resource))
 		return false;
