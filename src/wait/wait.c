@@ -17,6 +17,7 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lock.h"
+#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/guc.h"
 
@@ -333,6 +334,7 @@ wait_end(const text *granted)
 	if (waiter == NULL)
 		return;
 
+	LWLockReleaseAll();			/* after an error, the lock of a line may still be held */
 	free_since = turns_leave(waiter, granted != NULL ? queue_hash(granted) : 0);
 	my_wait.waiter = NULL;
 
