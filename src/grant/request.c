@@ -3,7 +3,7 @@
  * request.c
  *		Acquiring leases: trying, waiting, any of several, all of several.
  *
- * A request that may wait tries, waits and tries again: see wait.h.
+ * A request that may wait tries, waits and tries again, in turn with others.
  *
  *-------------------------------------------------------------------------
  */

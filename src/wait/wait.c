@@ -121,8 +121,7 @@ begin_look(void)
 
 /*
  * Begin to wait for any of these resources, for at most timeout microseconds,
- * or without limit if that is negative. The caller must call wait_end(), also
- * after an error.
+ * or without limit if that is negative.
  */
 void
 wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 timeout)

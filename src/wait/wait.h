@@ -3,25 +3,9 @@
  * wait.h
  *		Waiting in turn.
  *
- * A wait is a loop around a try. It joins the queue before it looks, so that
- * it misses no release, and tells the queue the outcome of each try:
- *
- *		wait_begin(resources, nresources, &request, timeout);
- *		PG_TRY();
- *		{
- *			while ((outcome = try(&request)).result != GRANTED && wait_may_go_on(&outcome))
- *			{
- *				wait_sleep(&outcome);
- *				wait_look_again();
- *			}
- *			if (outcome.result == GRANTED)
- *				granted = outcome.resource;
- *		}
- *		PG_FINALLY();
- *		{
- *			wait_end(granted);
- *		}
- *		PG_END_TRY();
+ * A wait is a loop around a try: see wait_in_turn() in grant/request.c. It joins
+ * the queue before it looks, so that it misses no release, and ends with
+ * wait_end(), also after an error.
  *
  * The try calls wait_take_turn() before it takes a free lease, and
  * wait_note_refusal() for each resource whose lease it does not get.
@@ -33,7 +17,7 @@
 
 #include "base/types.h"
 
-/* wait.c: the loop above */
+/* wait.c: the steps of the loop */
 extern void wait_init(void);
 extern bool wait_is_likely(text **resources, int nresources);
 extern void wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 timeout);

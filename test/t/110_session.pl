@@ -192,11 +192,13 @@ sub state_of
 	eval { $session->quit };
 }
 
-# The server is stopped.
+# The server is stopped. Afterwards numbers are counted from elsewhere.
+my @counts;
 foreach my $end ('restart', 'immediate stop', 'kill -9 of the session')
 {
 	my ($session, $pid) = holder($primary, $end, '');
 
+	push @counts, $primary->safe_psql('postgres', "SELECT session_number >> 18 FROM lease_lock WHERE resource = '$end'");
 	if ($end eq 'restart')
 	{
 		$primary->restart;
@@ -217,6 +219,8 @@ foreach my $end ('restart', 'immediate stop', 'kill -9 of the session')
 		't', "$end: another one gets it");
 	eval { $session->quit };
 }
+
+cmp_ok(abs($counts[$_] - $counts[ $_ - 1 ]), '>', 1000, 'no session has the number of one from before') foreach 1 .. 2;
 
 # On a standby it counts as held, until the standby is promoted.
 $primary->backup('backup');
