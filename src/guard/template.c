@@ -250,7 +250,8 @@ template_is_filled(const Template *template, TupleTableSlot *row)
 			continue;
 		column = TupleDescAttr(RelationGetDescr(template->table), part->column - 1);
 		value = slot_getattr(row, part->column, &isnull);
-		if (isnull || !datum_image_eq(value, part->value, column->attbyval, column->attlen))
+		if (isnull || (value != part->value &&
+					   !datum_image_eq(value, part->value, column->attbyval, column->attlen)))
 			return false;
 	}
 	return template->filled;

@@ -158,30 +158,24 @@ purge_leases(void)
 	return purged;
 }
 
-/* Announce that this transaction will be over soon, for requests that meet its rows. */
-static void
-announce_batch(void)
-{
-	pg_atomic_write_u32(&purge_state->batch_xid, GetTopTransactionId());
-	pg_memory_barrier();
-}
-
 /*
- * Purge the blocks of a batch, or some of them: next_block says where the next
- * batch begins. Returns the number of rows that were removed.
+ * Purge the next blocks of a visit: a batch, or less of it. Before the first
+ * row, announce that this transaction will be over soon, for requests that meet
+ * its rows. Returns the number of rows that were removed.
  */
 static int64
-purge_blocks(LeaseStore *store, BlockNumber first_block, PurgeBatch *batch)
+purge_blocks(LeaseStore *store, Visit *visit, BlockNumber nblocks)
 {
+	BlockNumber first = visit->next_block;
 	TimestampTz limit = purge_limit();
-	StoreScan  *scan = store_scan_blocks(store, first_block, first_block + (BATCH_BLOCKS - 1),
-										 SCAN_COMMITTED, ended_before, &limit);
+	StoreScan  *scan = store_scan_blocks(store, first, first + (BATCH_BLOCKS - 1), SCAN_COMMITTED, ended_before, &limit);
 	BlockNumber block = InvalidBlockNumber;
 	int64		purged = 0;
 	int64		begun_at = 0;
 	ItemPointerData tid;
 	Lease		lease;
 
+	visit->next_block = Min(first + BATCH_BLOCKS, nblocks);
 	while (store_next(scan, &lease, &tid))
 	{
 		BlockNumber row_block = ItemPointerGetBlockNumber(&tid);
@@ -189,7 +183,7 @@ purge_blocks(LeaseStore *store, BlockNumber first_block, PurgeBatch *batch)
 		if (row_block != block && purged > 0 &&
 			(purged >= BATCH_ROWS || clock_monotonic() - begun_at >= BATCH_TIME))
 		{
-			batch->next_block = row_block;
+			visit->next_block = row_block;
 			break;
 		}
 		block = row_block;
@@ -197,7 +191,8 @@ purge_blocks(LeaseStore *store, BlockNumber first_block, PurgeBatch *batch)
 		if (begun_at == 0)
 		{
 			begun_at = clock_monotonic();
-			announce_batch();
+			pg_atomic_write_u32(&purge_state->batch_xid, GetTopTransactionId());
+			pg_memory_barrier();
 		}
 		if (purge_row(store, lease.resource, &tid, limit))
 			purged++;
@@ -223,50 +218,41 @@ is_empty(LeaseStore *store)
 }
 
 /*
- * Purge one batch of the worker, beginning at the given block, in the current
- * transaction. The caller must commit it right after. The batch has the
- * privileges of the owner of the lock table, which cannot change while the
- * table is locked. An error ends the transaction, which restores the role.
+ * Purge one batch of a visit, in the current transaction. The caller must commit
+ * it right after. The batch has the privileges of the owner of the lock table,
+ * which cannot change while the table is locked. An error ends the transaction,
+ * which restores the role. Returns the number of blocks of the table.
  */
-PurgeBatch
-purge_batch(BlockNumber first_block)
+BlockNumber
+purge_batch(Visit *visit)
 {
-	PurgeBatch	batch = {.result = VISIT_LOCKED, .next_block = first_block};
 	LeaseStore *store;
 	StoreOpening opening = store_open_if_free(RowExclusiveLock, &store);
+	BlockNumber nblocks;
 	Oid			user;
 	int			context;
 	int64		purged;
 
+	visit->result = opening == STORE_ABSENT ? VISIT_EMPTY : VISIT_LOCKED;
 	if (opening != STORE_OPEN)
-	{
-		if (opening == STORE_ABSENT)
-			batch.result = VISIT_EMPTY;
-		return batch;
-	}
+		return 0;
 	GetUserIdAndSecContext(&user, &context);
 	SetUserIdAndSecContext(store->table->rd_rel->relowner, context | SECURITY_RESTRICTED_OPERATION);
 
-	batch.nblocks = RelationGetNumberOfBlocks(store->table);
-	batch.next_block = Min(first_block + BATCH_BLOCKS, batch.nblocks);
-	purged = purge_blocks(store, first_block, &batch);
-	if (batch.next_block < batch.nblocks)
-		batch.result = VISIT_UNFINISHED;
+	nblocks = RelationGetNumberOfBlocks(store->table);
+	purged = purge_blocks(store, visit, nblocks);
+	if (visit->next_block < nblocks)
+		visit->result = VISIT_UNFINISHED;
 	else
-		batch.result = purged == 0 && is_empty(store) ? VISIT_EMPTY : VISIT_DONE;
+	{
+		visit->result = purged == 0 && is_empty(store) ? VISIT_EMPTY : VISIT_DONE;
+		visit->next_block = 0;
+	}
 
 	SetUserIdAndSecContext(user, context);
 	store_close(store);
 	stats_add(STATS_PURGED, purged);
-	return batch;
-}
-
-/* Is this the transaction of the worker's batch? */
-static bool
-purge_has(TransactionId xid)
-{
-	return TransactionIdIsValid(xid) && purge_state != NULL &&
-		pg_atomic_read_u32(&purge_state->batch_xid) == xid;
+	return nblocks;
 }
 
 /*
@@ -276,11 +262,13 @@ purge_has(TransactionId xid)
 TransactionId
 purge_met(const LeaseRows *rows)
 {
+	TransactionId batch = purge_state != NULL ? pg_atomic_read_u32(&purge_state->batch_xid) : InvalidTransactionId;
+
 	for (int i = 0; i < rows->count; i++)
 	{
 		TransactionId xid = rows->row[i].changed_by;
 
-		if (TransactionIdIsValid(xid) && (purge_has(xid) || !TransactionIdIsInProgress(xid)))
+		if (TransactionIdIsValid(xid) && (xid == batch || !TransactionIdIsInProgress(xid)))
 			return xid;
 	}
 	return InvalidTransactionId;

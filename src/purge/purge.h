@@ -48,19 +48,11 @@ typedef struct PurgePatience
 	int			ended;			/* transactions that had ended */
 } PurgePatience;
 
-/* Result of a batch. */
-typedef struct PurgeBatch
-{
-	VisitResult result;
-	BlockNumber next_block;
-	BlockNumber nblocks;
-} PurgeBatch;
-
 /* purge.c: the rule */
 extern PurgeState *purge_state;
 extern void purge_init(void);
 extern int64 purge_leases(void);
-extern PurgeBatch purge_batch(BlockNumber first_block);
+extern BlockNumber purge_batch(Visit *visit);
 extern TransactionId purge_met(const LeaseRows *rows);
 extern bool wait_for_purge(TransactionId xid, PurgePatience *patience);
 

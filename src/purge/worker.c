@@ -24,6 +24,7 @@
 #include "postmaster/interrupt.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"		/* get_database_name() from 19 on */
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -132,19 +133,17 @@ purge(Visit *visit)
 	for (;;)
 	{
 		int64		batch_begun_at = clock_monotonic();
-		PurgeBatch	batch = {.result = VISIT_LOCKED, .next_block = visit->next_block};
+		BlockNumber nblocks = 0;
 
 		begin_transaction();
+		visit->result = VISIT_LOCKED;
 		if (may_stay_in_database())
-			batch = purge_batch(visit->next_block);
+			nblocks = purge_batch(visit);
 		end_transaction();
-
-		visit->result = batch.result;
-		visit->next_block = batch.result == VISIT_DONE ? 0 : batch.next_block;
-		if (batch.result != VISIT_UNFINISHED || clock_monotonic() - begun_at >= VISIT_TIME)
+		if (visit->result != VISIT_UNFINISHED || clock_monotonic() - begun_at >= VISIT_TIME)
 			return;
 
-		report_progress(batch.next_block, batch.nblocks);
+		report_progress(visit->next_block, nblocks);
 		worker_nap((clock_monotonic() - batch_begun_at) * REST_FACTOR);
 	}
 }
