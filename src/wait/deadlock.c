@@ -56,7 +56,9 @@ typedef struct WaitNode
 	uint64		wait;			/* identifies the wait: ticket, or start time */
 	bool		sleeps;			/* in the queue, so it can be the victim */
 	List	   *edges;
-	int			spare;			/* it can go on if at most so many of them lead to stuck nodes */
+	List	   *waited_for;		/* the edges that lead here */
+	int			nstuck;			/* edges that lead to stuck nodes */
+	int			spare;			/* so many of these do not keep it from going on */
 	bool		stuck;			/* cannot go on, as far as the search knows */
 	const struct Edge *reached; /* by a walk, last through this edge; NULL: not reached */
 } WaitNode;
@@ -64,16 +66,29 @@ typedef struct WaitNode
 typedef struct Edge
 {
 	EdgeKind	kind;
-	const WaitNode *from;
+	WaitNode   *from;
 	WaitNode   *to;
 	uint64		obstacle;		/* identifies the obstacle: token, xid, pid or turn */
 } Edge;
+
+/* A waiter in one of its lines. Aside or skipped, it is before nobody. */
+typedef struct Place
+{
+	uint64		hash;			/* of the line */
+	uint64		turn;
+	const Waiter *waiter;
+	int			awaited_pid;	/* of the transaction that refused it; 0: none */
+	WaitNode   *up_to_here;		/* this waiter and all before it; NULL: not yet made */
+} Place;
 
 typedef struct Search
 {
 	LeaseStore *store;
 	List	   *waiters;		/* of Waiter */
+	Place	   *places;			/* sorted by line and turn */
+	int			nplaces;
 	List	   *nodes;			/* of WaitNode; first our own process. In the end, the members of the deadlock */
+	List	   *named;			/* those of them that are processes or owners */
 } Search;
 
 /* --- The graph ------------------------------------------------------------ */
@@ -86,6 +101,8 @@ new_node(Search *search, WaitNode values)
 	*node = values;
 	node->stuck = true;
 	search->nodes = lappend(search->nodes, node);
+	if (!node->is_part)
+		search->named = lappend(search->named, node);
 	return node;
 }
 
@@ -95,11 +112,11 @@ find_node(Search *search, int pid, const Lease *lease)
 {
 	ListCell   *cell;
 
-	foreach(cell, search->nodes)
+	foreach(cell, search->named)
 	{
 		WaitNode   *node = lfirst(cell);
 
-		if (!node->is_part && node->pid == pid &&
+		if (node->pid == pid &&
 			(lease == NULL || (node->lease->role == lease->role && same_text(node->lease->owner, lease->owner))))
 			return node;
 	}
@@ -113,6 +130,7 @@ add_edge(WaitNode *from, EdgeKind kind, WaitNode *to, uint64 obstacle)
 
 	*edge = (Edge) {kind, from, to, obstacle};
 	from->edges = lappend(from->edges, edge);
+	to->waited_for = lappend(to->waited_for, edge);
 }
 
 static WaitNode *
@@ -177,34 +195,104 @@ add_slot(Search *search, WaitNode *node, const SlotBlocker *blocker)
 	}
 }
 
-/*
- * The waiter before this one in its line, which waits for those before it. A
- * waiter for a transaction of this process comes after it.
- */
-static void
-add_waiter_before(Search *search, WaitNode *node, const Entry *own)
+static int
+compare_places(const void *a, const void *b)
 {
-	const Waiter *before = NULL;
-	uint64		turn = 0;
+	const Place *x = a;
+	const Place *y = b;
 
-	for (int n = list_length(search->waiters) - 1; n >= 0; n--)
+	if (x->hash != y->hash)
+		return x->hash < y->hash ? -1 : 1;
+	return x->turn < y->turn ? -1 : x->turn > y->turn;
+}
+
+static void
+list_places(Search *search)
+{
+	ListCell   *cell;
+
+	search->waiters = waiters_list();
+	search->places = palloc(sizeof(Place) * Max(1, list_length(search->waiters) * MAX_LINES));
+	foreach(cell, search->waiters)
 	{
-		const Waiter *waiter = list_nth(search->waiters, n);
+		const Waiter *waiter = lfirst(cell);
 
-		for (int i = 0; i < waiter->info.nlines && waiter != node->waiter; i++)
+		for (int i = 0; i < waiter->info.nlines; i++)
 		{
 			const Entry *entry = &waiter->entry[i];
 
-			if (entry->hash != own->hash || entry_turn(entry) >= entry_turn(own) || entry_turn(entry) <= turn ||
-				entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED ||
-				transaction_pid(entry->awaited) == node->pid)
-				continue;
-			before = waiter;
-			turn = entry_turn(entry);
+			if (entry_state(entry) != TURN_ASIDE && entry_state(entry) != TURN_SKIPPED)
+				search->places[search->nplaces++] = (Place)
+			{
+				entry->hash, entry_turn(entry), waiter, transaction_pid(entry->awaited), NULL
+			};
 		}
 	}
-	if (before != NULL)
-		add_process(search, node, EDGE_ORDER, before->info.pid, turn);
+	qsort(search->places, search->nplaces, sizeof(Place), compare_places);
+}
+
+/*
+ * The waiters from the first of a line up to this place, as one node: a long
+ * line has as many edges as waiters, not their square.
+ */
+static WaitNode *
+up_to_here(Search *search, Place *first, Place *last)
+{
+	for (Place *place = first; place <= last; place++)
+	{
+		WaitNode   *process;
+
+		if (place->up_to_here != NULL)
+			continue;
+		process = find_node(search, place->waiter->info.pid, NULL);
+		process->waiter = place->waiter;
+		place->up_to_here = new_node(search, (WaitNode) {.pid = process->pid, .is_part = true});
+		add_edge(place->up_to_here, EDGE_PART, process, 0);
+		if (place > first)
+			add_edge(place->up_to_here, EDGE_PART, place[-1].up_to_here, 0);
+	}
+	return last->up_to_here;
+}
+
+/* The first place of a line; if the line has none, the one behind it. */
+static Place *
+first_place(const Search *search, uint64 hash)
+{
+	Place	   *low = search->places;
+	Place	   *high = search->places + search->nplaces;
+
+	while (low < high)
+	{
+		Place	   *middle = low + (high - low) / 2;
+
+		if (middle->hash < hash)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/*
+ * The waiters before this one in its line. One that waits for a transaction of
+ * this process comes after it.
+ */
+static void
+add_waiters_before(Search *search, WaitNode *node, const Entry *own)
+{
+	Place		limit = {.hash = own->hash, .turn = entry_turn(own)};
+	Place	   *first = first_place(search, own->hash);
+	Place	   *end = first;
+	bool		awaits_us = false;
+
+	for (; end < search->places + search->nplaces && compare_places(end, &limit) < 0; end++)
+		awaits_us |= end->awaited_pid == node->pid;
+	if (end > first && !awaits_us)
+		add_edge(node, EDGE_ORDER, up_to_here(search, first, end - 1), end[-1].turn);
+	else
+		for (Place *place = first; place < end; place++)
+			if (place->awaited_pid != node->pid)
+				add_process(search, node, EDGE_ORDER, place->waiter->info.pid, place->turn);
 }
 
 /*
@@ -238,7 +326,7 @@ add_line(Search *search, WaitNode *node, int line)
 		add_slot(search, slot, blocker);
 	}
 	if (entry_state(&waiter->entry[line]) != TURN_ASIDE)
-		add_waiter_before(search, node, &waiter->entry[line]);
+		add_waiters_before(search, node, &waiter->entry[line]);
 }
 
 /* Any of the lines will do, or one more resource, whose name is not known. */
@@ -263,30 +351,50 @@ will_look(const Waiter *waiter)
 	return will;
 }
 
+/*
+ * Wait for the processes that block this one by locks of the server. Asking the
+ * server is expensive, and a process that sleeps in the queue waits for no lock.
+ */
+static void
+add_server_blockers(Search *search, WaitNode *node)
+{
+	PGPROC	   *proc = BackendPidGetProc(node->pid);
+	Datum	   *pids;
+	int			npids;
+
+	if (proc == NULL || proc == MyProc || (proc->wait_event_info & 0xFF000000) == PG_WAIT_EXTENSION)
+		return;
+	node->wait = pg_atomic_read_u64(&proc->waitStart);
+	deconstruct_array(DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(node->pid))),
+					  INT4OID, sizeof(int32), true, TYPALIGN_INT, &pids, NULL, &npids);
+	for (int i = 0; i < npids; i++)
+		add_process(search, node, EDGE_PROCESS, DatumGetInt32(pids[i]), DatumGetInt32(pids[i]));
+}
+
+static const Waiter *
+waiter_of(const Search *search, int pid)
+{
+	ListCell   *cell;
+
+	foreach(cell, search->waiters)
+		if (((const Waiter *) lfirst(cell))->info.pid == pid)
+			return lfirst(cell);
+	return NULL;
+}
+
 static void
 describe_process(Search *search, WaitNode *node)
 {
-	Datum		array = DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(node->pid));
-	PGPROC	   *proc = BackendPidGetProc(node->pid);
 	const Entry *entry;
-	Datum	   *pids;
-	int			npids;
-	ListCell   *cell;
 
-	deconstruct_array(DatumGetArrayTypeP(array), INT4OID, sizeof(int32), true, TYPALIGN_INT, &pids, NULL, &npids);
-	for (int i = 0; i < npids; i++)
-		add_process(search, node, EDGE_PROCESS, DatumGetInt32(pids[i]), DatumGetInt32(pids[i]));
-	if (proc != NULL)
-		node->wait = pg_atomic_read_u64(&proc->waitStart);
-
-	foreach(cell, search->waiters)
-		if (((Waiter *) lfirst(cell))->info.pid == node->pid)
-			node->waiter = lfirst(cell);
+	add_server_blockers(search, node);
+	if (node->waiter == NULL)
+		node->waiter = waiter_of(search, node->pid);
 	if (node->waiter == NULL)
 		return;
 	node->wait = pg_atomic_read_u64((pg_atomic_uint64 *) &node->waiter->ticket);
 	entry = &node->waiter->entry[0];
-	node->sleeps = npids == 0 && entry_state(entry) != TURN_AWAY;
+	node->sleeps = node->edges == NIL && entry_state(entry) != TURN_AWAY;
 	if (will_look(node->waiter))
 		return;
 	if (entry_state(entry) == TURN_AWAY)
@@ -312,29 +420,45 @@ describe_owner(Search *search, WaitNode *node)
 
 /* --- Nodes in a deadlock -------------------------------------------------- */
 
+/* Let a node go on if it can: then it is appended to the list. */
+static List *
+let_node_go_on(WaitNode *node, List *free)
+{
+	if (!node->stuck || node->nstuck > node->spare)
+		return free;
+	node->stuck = false;
+	return lappend(free, node);
+}
+
 /* Let the nodes go on that can, then those that wait for these, and so on. */
 static void
 let_go_on(const Search *search)
 {
-	bool		changed;
+	List	   *free = NIL;
+	ListCell   *cell;
 
-	do
+	foreach(cell, search->nodes)
 	{
-		changed = false;
-		for (int i = list_length(search->nodes) - 1; i >= 0; i--)
-		{
-			WaitNode   *node = list_nth(search->nodes, i);
-			int			nstuck = 0;
-			ListCell   *cell;
+		WaitNode   *node = lfirst(cell);
+		ListCell   *edge_cell;
 
-			if (!node->stuck)
-				continue;
-			foreach(cell, node->edges)
-				nstuck += ((Edge *) lfirst(cell))->to->stuck;
-			node->stuck = nstuck > node->spare;
-			changed |= !node->stuck;
+		node->nstuck = 0;
+		foreach(edge_cell, node->edges)
+			node->nstuck += ((Edge *) lfirst(edge_cell))->to->stuck;
+	}
+	foreach(cell, search->nodes)
+		free = let_node_go_on(lfirst(cell), free);
+	for (int i = 0; i < list_length(free); i++)
+	{
+		foreach(cell, ((WaitNode *) list_nth(free, i))->waited_for)
+		{
+			WaitNode   *node = ((Edge *) lfirst(cell))->from;
+
+			node->nstuck--;
+			free = let_node_go_on(node, free);
 		}
-	} while (changed);
+	}
+	list_free(free);
 }
 
 /* Mark the stuck nodes that a walk from this one reaches, each by the shortest way. */
@@ -401,7 +525,7 @@ find_deadlock(Search *search)
 	WaitNode   *own;
 	ListCell   *cell;
 
-	search->waiters = waiters_list();
+	list_places(search);
 	own = find_node(search, MyProcPid, NULL);
 	for (int i = 0; i < list_length(search->nodes); i++)
 	{

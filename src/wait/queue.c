@@ -201,8 +201,6 @@ queue_take_out(Bucket *bucket, Entry *entry)
 static void
 describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseRequest *request, int64 timeout)
 {
-	int			used = 0;
-
 	info->pid = MyProcPid;
 	info->database = MyDatabaseId;
 	info->role = GetUserId();
@@ -214,16 +212,17 @@ describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseR
 	memcpy(info->owner, VARDATA_ANY(request->owner), info->owner_length);
 	info->nresources = nresources;
 	info->nlines = Min(nresources, MAX_LINES);
+	info->names_used = 0;
 	for (info->nnamed = 0; info->nnamed < info->nlines; info->nnamed++)
 	{
 		const text *resource = resources[info->nnamed];
 		int			length = VARSIZE_ANY_EXHDR(resource);
 
-		if (used + length > NAMES_SPACE)
+		if (info->names_used + length > NAMES_SPACE)
 			break;
-		memcpy(info->names + used, VARDATA_ANY(resource), length);
+		memcpy(info->names + info->names_used, VARDATA_ANY(resource), length);
 		info->name_length[info->nnamed] = length;
-		used += length;
+		info->names_used += length;
 	}
 }
 
@@ -270,19 +269,24 @@ queue_suspect(int number)
 	set_latch(number);
 }
 
-/* Copy a waiter of this database; NULL if there is none. It is one if the ticket is the same before and after. */
+/*
+ * Copy a waiter of this database, as far as it uses its space; NULL if there is
+ * none. It is one if the ticket is the same before and after.
+ */
 static Waiter *
 copy_waiter(Waiter *waiter)
 {
 	uint64		ticket = pg_atomic_read_u64(&waiter->ticket);
 	Waiter	   *copy;
+	Size		size;
 
 	pg_read_barrier();
 	if (ticket == 0 || waiter->info.database != MyDatabaseId)
 		return NULL;
 
-	copy = palloc(sizeof(Waiter));
-	memcpy(copy, waiter, sizeof(Waiter));
+	size = offsetof(Waiter, info.names) + Min((uint32) waiter->info.names_used, NAMES_SPACE);
+	copy = palloc(size);
+	memcpy(copy, waiter, size);
 	pg_read_barrier();
 	if (pg_atomic_read_u64(&waiter->ticket) == ticket)
 		return copy;

@@ -5,6 +5,8 @@
 # manager, leaving and waking, and lets them go on in each order. Otherwise it
 # only makes the calls one after the other.
 #
+# Some orders are always tried, the others are chosen at random.
+#
 # No wait would end by itself: deadlock_timeout is an hour.
 #
 # RACE_SECONDS=n makes it that long, RACE_SEED=n repeats an order.
@@ -22,6 +24,7 @@ use WaitTest;
 
 my $seconds = $ENV{RACE_SECONDS} // 10;
 my $seed = $ENV{RACE_SEED} // time % 1_000_000;
+my $limit = $seconds + $WaitTest::LIMIT;
 my $node = start_waiting_node('every_wait', "${WaitTest::NEVER}fsync = off\n");
 
 plan skip_all => 'dblink is not installed'
@@ -56,6 +59,7 @@ INSERT INTO events VALUES
 	('renew', '{exclusive}', '{renew}', '{release}'),
 	('shorten', '{exclusive}', '{shorten}', '{}'),
 	('shorten and lengthen', '{exclusive,shorten}', '{renew,pause}', '{shorten}'),
+	('shorten after the alarm', '{exclusive,shorten}', '{renew,pause,shorten}', '{}'),
 	('kept', '{exclusive}', '{keep,release}', '{}'),
 	('downgrade', '{exclusive}', '{downgrade}', '{release}'),
 	('expiry', '{short}', '{}', '{}'),
@@ -112,10 +116,23 @@ BEGIN
 	RETURN which IS NOT NULL AND lease_release(which, o);
 END $$;
 
+-- Fail if this takes too long, and say where the sessions are.
+CREATE FUNCTION bounded(since timestamptz, session text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF clock_timestamp() > since + interval '60 s' THEN
+		RAISE EXCEPTION 'session % hangs', session
+			USING DETAIL = (SELECT string_agg(concat_ws(' ', pid, wait_event_type, wait_event, query), E'\n') FROM pg_stat_activity),
+				HINT = (SELECT string_agg(concat_ws(' ', pid, locktype, mode, granted), E'\n') FROM pg_locks);
+	END IF;
+END $$;
+
 -- Wait until the session is done, sleeps in the queue or waits for a lock; is it done?
 CREATE FUNCTION settles(session text, session_pid int) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+	since timestamptz := clock_timestamp();
 BEGIN
 	LOOP
+		PERFORM bounded(since, session);
 		IF dblink_is_busy(session) = 0 THEN
 			RETURN true;
 		END IF;
@@ -137,6 +154,8 @@ END $$;
 
 -- Do steps of the session that holds the lease. If a point is given, the last one stops there, and is not waited for.
 CREATE FUNCTION do_steps(steps text[], r text, session_pid int, point text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	since timestamptz;
 BEGIN
 	FOR i IN 1 .. cardinality(steps) LOOP
 		IF point IS NOT NULL AND i = cardinality(steps) THEN
@@ -146,18 +165,24 @@ BEGIN
 			RETURN;
 		END IF;
 		PERFORM dblink_send_query('h', step(steps[i], r));
-		-- A waiter may have been stopped while it locks the resource. Then it goes on now.
+		-- A waiter may have been stopped while it locks the resource, or after it has the lease. Then it goes on now.
 		IF NOT settles('h', session_pid) AND point IS NOT NULL THEN
 			PERFORM pg_advisory_unlock(lock) FROM unnest('{11,12}'::int[]) AS lock
-				WHERE EXISTS (SELECT FROM pg_locks WHERE locktype = 'userlock' AND pid = session_pid AND NOT granted);
+				WHERE EXISTS (SELECT FROM pg_locks WHERE pid = session_pid AND NOT granted);
 		END IF;
+		since := clock_timestamp();
+		WHILE dblink_is_busy('h') = 1 LOOP
+			PERFORM bounded(since, 'h'), pg_sleep(0.0005);
+		END LOOP;
 		PERFORM answer('h');
 	END LOOP;
 END $$;
 
 -- Let waiters a, b and, if there is a third one, c wait, and the holder h do what it does. The points are those at
--- which a, b and h stop, and they go on in the given order. Returns the sessions whose waits did not end.
-CREATE FUNCTION staged(r text, e events, of_kinds text[], at_points text[], continue_order text[], pids int[]) RETURNS text LANGUAGE plpgsql AS $$
+-- which a, b and h stop: a and b at once or, if they stop later, not before they sleep. They go on in the given order.
+-- Returns the sessions whose waits did not end.
+CREATE FUNCTION staged(r text, e events, of_kinds text[], at_points text[], stop_later boolean, continue_order text[], pids int[])
+	RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	sessions text[] := ARRAY['a', 'b', 'h', 'c'];
 	late text;
@@ -167,7 +192,8 @@ DECLARE
 BEGIN
 	PERFORM stop_at('h', 'nowhere');
 	PERFORM do_steps(e.before, r, pids[3]);
-	PERFORM stop_at('a', at_points[1]), stop_at('b', at_points[2]), pg_advisory_lock(11), pg_advisory_lock(12), pg_advisory_lock(13);
+	PERFORM stop_at('a', at_points[1]), stop_at('b', at_points[2]), pg_advisory_lock(13);
+	PERFORM pg_advisory_lock(lock) FROM unnest('{11,12}'::int[]) AS lock WHERE NOT stop_later;
 	FOREACH n IN ARRAY ARRAY[1, 2, 4] LOOP
 		IF of_kinds[n] IS NOT NULL THEN
 			PERFORM dblink_send_query(sessions[n], format('SELECT take(%L, %L, %L)', r, sessions[n], of_kinds[n]));
@@ -175,6 +201,7 @@ BEGIN
 		END IF;
 	END LOOP;
 
+	PERFORM pg_advisory_lock(lock) FROM unnest('{11,12}'::int[]) AS lock WHERE stop_later;
 	PERFORM do_steps(e.during, r, pids[3], at_points[3]);
 	-- The time of a wait may be over before the waiter goes on.
 	IF of_kinds[1] LIKE '%in time' OR of_kinds[2] LIKE '%in time' THEN
@@ -233,7 +260,15 @@ $$;
 CREATE FUNCTION some_kind() RETURNS text LANGUAGE sql AS 'SELECT kind FROM kinds ORDER BY random() LIMIT 1';
 CREATE FUNCTION some_point() RETURNS text LANGUAGE sql AS 'SELECT point FROM points ORDER BY random() LIMIT 1';
 
-CREATE TABLE outcomes (event text, kinds text[], points text[], continue_order text[], late text, in_order boolean);
+-- Orders that are always tried.
+CREATE TABLE always (event text, kinds text[], points text[], later boolean, continue_order text[]);
+INSERT INTO always SELECT a.* FROM generate_series(1, 3), (VALUES
+	-- A waiter that was woken by its alarm must be woken by each change until it sleeps again.
+	('shorten after the alarm', '{exclusive,exclusive}'::text[], '{before a waiter tells its refusal,nowhere,nowhere}'::text[], true, '{a,b,h}'::text[]),
+	-- A waiter that is called after its look, when its time is over, must call the next one.
+	('release', '{in time,exclusive}', '{before a waiter tells its refusal,nowhere,nowhere}', false, '{a,b,h}')) AS a;
+
+CREATE TABLE outcomes (event text, kinds text[], points text[], later boolean, continue_order text[], late text, in_order boolean);
 
 CREATE PROCEDURE play(seconds float8, pids int[]) LANGUAGE plpgsql AS $$
 DECLARE
@@ -244,17 +279,27 @@ DECLARE
 BEGIN
 	PERFORM lease_acquire('other', '1 h', 'nobody');
 	COMMIT;
+	FOR c IN SELECT e, a.* FROM always AS a JOIN events AS e USING (event) LOOP
+		r := 'r' || nextval('resources');
+		late := staged(r, c.e, c.kinds, c.points, c.later, c.continue_order, pids);
+		INSERT INTO outcomes VALUES (c.event, c.kinds, c.points, c.later, c.continue_order, late, true);
+		COMMIT;
+		IF late IS NOT NULL THEN
+			RETURN;
+		END IF;
+	END LOOP;
 	LOOP
 		SELECT (SELECT e FROM events AS e ORDER BY random() LIMIT 1) AS e,
 			ARRAY[some_kind(), some_kind(), NULL, (ARRAY[NULL, 'exclusive', 'shared'])[1 + floor(random() * 3)]] AS of_kinds,
 			CASE WHEN can_stop() THEN ARRAY[some_point(), some_point(),
 				(ARRAY['nowhere', 'before waiters are woken', 'after a look', 'after the resource lock', 'before a waiter tells its refusal'])[1 + floor(random() * 5)]]
 				ELSE '{nowhere,nowhere,nowhere}' END AS at_points,
+			random() < 0.5 AS later,
 			(SELECT array_agg(s ORDER BY random()) FROM unnest(ARRAY['a', 'b', 'h']) AS s) AS o INTO c;
 		EXIT WHEN clock_timestamp() > until;
 		r := 'r' || nextval('resources');
-		late := staged(r, c.e, c.of_kinds, c.at_points, c.o, pids);
-		INSERT INTO outcomes VALUES ((c.e).event, c.of_kinds, c.at_points, c.o, late, late IS NOT NULL OR in_order(r, c.of_kinds, c.at_points));
+		late := staged(r, c.e, c.of_kinds, c.at_points, c.later, c.o, pids);
+		INSERT INTO outcomes VALUES ((c.e).event, c.of_kinds, c.at_points, c.later, c.o, late, late IS NOT NULL OR in_order(r, c.of_kinds, c.at_points));
 		COMMIT;
 		EXIT WHEN (SELECT count(*) FROM outcomes AS x WHERE x.late IS NOT NULL OR NOT x.in_order) >= 3;
 	END LOOP;
@@ -273,6 +318,7 @@ SELECT dblink_exec(s, 'SET client_min_messages = error') FROM unnest(ARRAY['a', 
 SELECT stop_at('c', 'nowhere') \\g /dev/null
 $set
 $pids
+SET statement_timeout = '$limit s';
 CALL play($seconds, ARRAY[:a_p, :b_p, :h_p, :c_p]);
 SQL
 

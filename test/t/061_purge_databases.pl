@@ -23,13 +23,13 @@ my $psql = sub { return $node->safe_psql('postgres', shift) };
 # rests between two batches, mostly.
 sub stop_worker_in
 {
-	my ($dbname) = @_;
+	my ($dbname, $add) = @_;
 
 	for my $attempt (1 .. 100)
 	{
 		my $pid;
 
-		add_ended($node, $dbname, $many);
+		$add ? $add->() : add_ended($node, $dbname, $many);
 		for my $look (1 .. 1000)
 		{
 			last if $pid = look($node, 'SELECT pid FROM pg_stat_activity WHERE ' . worker_in($dbname) . ' AND wait_event IS NOT NULL');
@@ -66,6 +66,27 @@ sub run_beside_worker
 	return;
 }
 
+# A row that moves to a block that the worker has left is not forgotten. The
+# pages are full, but for those that are purged and vacuumed. So there is room
+# for one more version of the row beside it, and not for two.
+my $worker = stop_worker_in('postgres', sub {
+	set_and_reload($node, 'lease_lock.purge_interval', '0');
+	add_ended($node, 'postgres', $many);
+	add_ended($node, 'postgres', $many + 200);
+	set_and_reload($node, 'lease_lock.purge_interval', '100ms');
+});
+my $block = q{SELECT (ctid::text::point)[0] FROM lease_lock WHERE resource = 'held'};
+my $block_before = $psql->($block);
+$psql->('VACUUM lease_lock');
+is($psql->(q{SELECT lease_set_payload('held', 'o', to_jsonb(string_agg(md5(n::text), ''))) FROM generate_series(1, 55) AS n}), 't', 'a large row')
+  for 1 .. 2;
+cmp_ok($psql->($block), '<', $block_before / 2, 'the row has moved');
+continue_backend($worker);
+becomes_true($node, 'postgres', 'SELECT count(*) = 0 ' . ended(), 'the worker goes on');
+$node->poll_query_until('postgres', 'SELECT count(*) = 0 FROM pg_stat_activity WHERE ' . worker_in('postgres')) for 1 .. 3;
+$psql->(q{UPDATE lease_lock SET expires_at = '2000-01-01'});
+becomes_true($node, 'postgres', 'SELECT count(*) = 0 FROM lease_lock', 'and comes back for the row that moved');
+
 # the extension comes, goes, and comes again
 $psql->('CREATE DATABASE plain');
 $psql->("SELECT lease_acquire('r', '1 microsecond', 'o')");
@@ -96,7 +117,7 @@ run_beside_worker('template', 'DROP DATABASE template');
 
 # A database that is closed while there is work, and opened again.
 add_database($node, 'closed');
-my $worker = stop_worker_in('closed');
+$worker = stop_worker_in('closed');
 $psql->('ALTER DATABASE closed ALLOW_CONNECTIONS false');
 continue_backend($worker);
 becomes_true($node, 'postgres', 'SELECT count(*) = 0 FROM pg_stat_activity WHERE ' . worker_in('closed'), 'closed: the worker leaves');

@@ -231,6 +231,23 @@ $sql->("SELECT lease_release('exp/released', 'ann')");
 $node->append_conf('postgresql.conf', "lease_lock.purge_interval = '1 s'");
 $node->reload;
 is(told_soon(), 'expired exp/1', 'expired');
+
+# It is told once, although the worker comes again and again to a row that it cannot remove.
+my $locker = open_session($node);
+$sql->("SELECT lease_acquire('exp/2', '1 ms', 'ann')");
+$locker->query_safe('BEGIN; LOCK TABLE lease_lock IN SHARE MODE');
+is(told_soon(), 'expired exp/2', 'expired while the table is locked');
+for (1 .. 3)
+{
+	my $now = $sql->('SELECT clock_timestamp()');
+
+	$node->poll_query_until('postgres', "SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'lease_lock purge launcher' AND state_change > '$now' AND state = 'idle'")
+	  or die 'no further round';
+}
+is(told(), '', 'and not again');
+$locker->query_safe('ROLLBACK');
+$locker->quit;
+
 $sql->("SELECT granted FROM lease_request('exp/session', NULL, 'ann', session => true)");
 like(told_soon(), qr/^expired exp\/session/, 'so is a lease whose session ended');
 $node->append_conf('postgresql.conf', 'lease_lock.purge_interval = 0');

@@ -24,8 +24,9 @@ our @EXPORT = qw(
 );
 
 # Seconds that a test file may take. Far more than it needs on a busy machine,
-# so only a file that hangs is ended by it.
-our $FILE_LIMIT = 5 * $PostgreSQL::Test::Utils::timeout_default;
+# so only a file that hangs is ended by it. Whoever lets tests run for longer
+# sets FILE_LIMIT.
+our $FILE_LIMIT = $ENV{FILE_LIMIT} // 5 * $PostgreSQL::Test::Utils::timeout_default;
 
 my $own_pid = $$;
 
