@@ -102,8 +102,8 @@ stop_process() {
 }
 
 # A process that belongs to the script has its working directory in the folder.
-# One that dies of the signal, like a server that initdb runs, leaves the shared
-# memory that it had.
+# One that dies of the signal, like a server that initdb runs, or a program with
+# libfaketime, leaves the shared memory that it had.
 stop_all_inside() {
 	local pids pid tries maps segments=()
 	for ((tries = 0; tries < 610; tries++)); do
@@ -111,7 +111,7 @@ stop_all_inside() {
 		((${#pids[@]} > 0)) || break
 		maps=("${pids[@]/#//proc/}")
 		mapfile -t -O "${#segments[@]}" segments < <(
-			grep -ohs '/dev/shm/PostgreSQL\.[0-9]*' "${maps[@]/%//maps}" | sort -u
+			grep -ohsE '/dev/shm/(PostgreSQL\.|faketime_shm_|sem\.faketime_sem_)[0-9]+' "${maps[@]/%//maps}" | sort -u
 		)
 		for pid in "${pids[@]}"; do
 			stop_process "$pid" "$tries"

@@ -10,8 +10,9 @@ use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use WaitTest qw(look);
 
-my $node = start_node('untyped');
+my $node = start_node('untyped', "client_min_messages = error\n");
 my $file = "$PostgreSQL::Test::Utils::tmp_check/untyped.sql";
 
 # The leases before each call: a and b of owner o, c of another one.
@@ -47,8 +48,8 @@ sub typed
 {
 	my ($call) = @_;
 
-	$node->safe_psql('postgres', $setup);
-	return same_form($node->safe_psql('postgres', $call));
+	look($node, $setup);
+	return same_form(look($node, $call));
 }
 
 # Run the call with these values as parameters without types.
@@ -59,11 +60,11 @@ sub untyped
 	  : "$call \\gset\nINSERT INTO answer VALUES (:answer);\n";
 
 	PostgreSQL::Test::Utils::append_to_file($file, $script);
-	$node->safe_psql('postgres', "$setup; TRUNCATE answer");
+	look($node, "$setup; TRUNCATE answer");
 	my $done = $node->run_log([ 'pgbench', '-n', '-M', 'extended', '-t', '1', '-f', $file,
 		(map { ('-D', "$_=$parameters{$_}") } sort keys %parameters), $node->connstr('postgres') ]);
 	unlink $file;
-	return $done ? same_form($node->safe_psql('postgres', 'TABLE answer')) : 'failed';
+	return $done ? same_form(look($node, 'TABLE answer')) : 'failed';
 }
 
 foreach my $line (@calls)
@@ -74,7 +75,7 @@ foreach my $line (@calls)
 	my %given = (%value, @more);
 	my ($typed, $untyped);
 
-	$given{token} = $node->safe_psql('postgres', "$setup; SELECT lease_token('a', 'o')") =~ s/.*\n//sr;
+	$given{token} = look($node, "$setup; SELECT lease_token('a', 'o')") =~ s/.*\n//sr;
 	ok(defined $given{$_}, "$function: there is a value for $_") foreach @names;
 
 	# A token that stays the same in all calls.
@@ -93,13 +94,13 @@ foreach my $line (@calls)
 	}
 	else
 	{
-		my $types = $node->safe_psql('postgres', "SELECT string_agg(format_type(t, NULL), ';' ORDER BY n) FROM pg_proc, unnest(proargtypes) WITH ORDINALITY AS a (t, n) WHERE oid = $oid");
+		my $types = look($node, "SELECT string_agg(format_type(t, NULL), ';' ORDER BY n) FROM pg_proc, unnest(proargtypes) WITH ORDINALITY AS a (t, n) WHERE oid = $oid");
 		my @types = split /;/, $types;
 		my $place = 0;
 
 		$typed = typed("SELECT $function(" . join(', ', map { "CAST('$given{$_}' AS " . $types[ $place++ ] . ')' } @names) . ')::text');
 		$untyped = untyped("SELECT $function($list)::text AS answer", 0, map { ("p_$_" => $given{$_}) } @names);
-		is( $node->safe_psql('postgres', "PREPARE p AS SELECT $function(" . join(', ', map { "\$$_" } 1 .. @names) . ');'
+		is( look($node, "DEALLOCATE ALL; PREPARE p AS SELECT $function(" . join(', ', map { "\$$_" } 1 .. @names) . ');'
 				. " SELECT string_agg(format_type(t, NULL), ';' ORDER BY n) FROM pg_prepared_statements, unnest(parameter_types::oid[]) WITH ORDINALITY AS a (t, n)"),
 			$types, "$function($arguments): the types that the server infers are those of the function");
 	}
@@ -109,7 +110,7 @@ foreach my $line (@calls)
 # What used to go wrong: an array was taken for one name, and a token for an owner.
 is(untyped('SELECT lease_renew_several(:r, :t, :o)::text AS answer', 0, r => '{a,b}', t => '2 hours', o => 'o'), 'true', 'several leases are renewed');
 is(untyped('SELECT lease_renew_several(:r, :t, :o)::text AS answer', 0, r => '{a,c}', t => '2 hours', o => 'o'), 'false', 'of which one is not held');
-my $token = $node->safe_psql('postgres', "$setup; SELECT lease_token('a', 'o')") =~ s/.*\n//sr;
+my $token = look($node, "$setup; SELECT lease_token('a', 'o')") =~ s/.*\n//sr;
 {
 	local $setup = "$setup; UPDATE lease_lock SET token = $token WHERE resource = 'a'";
 	is(untyped('SELECT lease_assert_token(:r, :t)::text AS answer', 0, r => 'a', t => $token), 'N', 'a token is asserted');

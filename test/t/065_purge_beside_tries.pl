@@ -1,6 +1,8 @@
 # No request is refused because the worker is removing the row of the lease: a
 # try that meets an open batch looks again. A worker that is stopped in the middle
 # of a batch delays a try only for a short time.
+#
+# PURGE_TRIES=n makes more tries.
 use strict;
 use warnings;
 
@@ -32,7 +34,7 @@ append_to_file($script, q{
 	SELECT 1 / lease_acquire_all(ARRAY[:client_id || ' ' || :n, :client_id || ' ' || 1 + :n % 300], '1 microsecond', 'o')::int;
 });
 my ($purged_before) = $psql->("SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'lease_lock'");
-$node->command_ok([ 'pgbench', '-n', '-c', '8', '-t', '300', '--max-tries=1', '-f', $script, $node->connstr('postgres') ],
+$node->command_ok([ 'pgbench', '-n', '-c', '8', '-t', $ENV{PURGE_TRIES} // 100, '--max-tries=1', '-f', $script, $node->connstr('postgres') ],
 	'tries beside the worker are all granted');
 becomes_true($node, 'postgres',
 	"SELECT n_tup_del > $purged_before + 1000 FROM pg_stat_user_tables WHERE relname = 'lease_lock'",

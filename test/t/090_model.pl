@@ -1,4 +1,4 @@
-# Thousands of random sequences of calls, over all kinds of leases, in one
+# Hundreds of random sequences of calls, over all kinds of leases, in one
 # session: the server answers what a small model says.
 #
 # MODEL_SEED=n runs one sequence again, MODEL_SEQUENCES=n sets the number of
@@ -20,7 +20,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $sequences = $ENV{MODEL_SEQUENCES} // (defined $ENV{MODEL_SEED} ? 1 : 1000);
+my $sequences = $ENV{MODEL_SEQUENCES} // (defined $ENV{MODEL_SEED} ? 1 : 500);
 my $first = $ENV{MODEL_SEED} // (time % 1_000_000) * 1000;
 my $batch = 100;
 my $enough = defined $ENV{MODEL_SEQUENCES} ? 0 : time + 180;

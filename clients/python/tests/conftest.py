@@ -55,7 +55,8 @@ class Server:
         self.run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N", "--encoding=UTF8", "--no-locale")
         with open(self.data / "postgresql.conf", "a") as conf:
             conf.write("listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\nfsync = off\n"
-                       "shared_preload_libraries = 'lease_lock'\nwal_level = replica\nmax_connections = 300\n")
+                       "shared_preload_libraries = 'lease_lock'\nwal_level = replica\nmax_connections = 300\n"
+                       "dynamic_shared_memory_type = mmap\n")      # nothing in /dev/shm when it is killed
         return self
 
     def control(self, *args):
@@ -241,6 +242,9 @@ class Holder:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        # What libfaketime leaves when its process is killed.
+        for name in ("faketime_shm", "sem.faketime_sem"):
+            pathlib.Path(f"/dev/shm/{name}_{self.process.pid}").unlink(missing_ok=True)
         self.reader.join()
         self.process.stdin.close()
         self.process.stdout.close()

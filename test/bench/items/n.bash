@@ -1,11 +1,11 @@
 # What leases take: bytes of WAL for a call, of the table for a lease, of shared memory for a connection.
 #
-# It has servers of its own: without page images in the WAL, whose number depends on the last checkpoint, and without autovacuum.
+# It has a server of its own: without page images in the WAL, whose number depends on the last checkpoint, and without autovacuum.
 
 size_calls=500
 size_owner=0b6f3c1e-8a5d-4c57-9e21-7d40c2f8a913 # 36 bytes; resources have 20
 
-size_start()	# max_connections, lease_lock.stats_databases
+size_init()
 {
 	local folder=$work/sizes
 
@@ -13,15 +13,18 @@ size_start()	# max_connections, lease_lock.stats_databases
 	[ "$(id -u)" != 0 ] || chown postgres "$folder"
 	as_server "$bin/initdb" -D "$folder/data" -U postgres -A trust -E UTF8 --no-locale -N >"$work/sizes.log" 2>&1
 	printf '%s\n' "listen_addresses = ''" "unix_socket_directories = '$folder'" 'port = 5432' 'autovacuum = off' 'full_page_writes = off' \
-		"shared_preload_libraries = 'lease_lock'" 'lease_lock.purge_interval = 0' 'max_prepared_transactions = 1' \
-		"max_connections = $1" "lease_lock.stats_databases = $2" >>"$folder/data/postgresql.conf"
-	as_server "$bin/pg_ctl" -D "$folder/data" -l "$folder/log" -w start >/dev/null
+		"shared_preload_libraries = 'lease_lock'" 'lease_lock.purge_interval = 0' 'max_prepared_transactions = 1' >>"$folder/data/postgresql.conf"
+}
+
+size_start()	# max_connections, lease_lock.stats_databases
+{
+	as_server "$bin/pg_ctl" -D "$work/sizes/data" -l "$work/sizes/log" -o "-c max_connections=$1 -c lease_lock.stats_databases=$2" -w start >/dev/null
+	samples["n memory $1 $2"]=$(size_sql -c "SELECT sum(allocated_size) FROM pg_shmem_allocations WHERE name LIKE 'lease%'")
 }
 
 size_stop()
 {
-	as_server "$bin/pg_ctl" -D "$work/sizes/data" -m immediate stop >/dev/null
-	rm -rf "$work/sizes"
+	as_server "$bin/pg_ctl" -D "$work/sizes/data" -m fast stop >/dev/null
 }
 
 size_sql()	# command ...
@@ -71,8 +74,8 @@ item_n()
 	local name="'size:' || lpad(:n::text, 15, '0')" owner="'$size_owner'" before updates
 
 	echo '(n) sizes' >&2
+	size_init
 	size_start 100 256
-	samples["n memory 100 256"]=$(size_memory)
 	size_new_table
 	size_sql -c "SELECT count(lease_acquire('size:' || lpad(n::text, 15, '0'), '1 hour', $owner)) FROM generate_series(1, $size_calls) AS n" \
 		-c "SELECT lease_release_all($owner)" >/dev/null
@@ -113,16 +116,10 @@ item_n()
 	size_stop
 
 	size_start 1000 256
-	samples["n memory 1000 256"]=$(size_memory)
 	size_stop
 	size_start 100 1
-	samples["n memory 100 1"]=$(size_memory)
 	size_stop
-}
-
-size_memory()
-{
-	size_sql -c "SELECT sum(allocated_size) FROM pg_shmem_allocations WHERE name LIKE 'lease%'"
+	rm -rf "$work/sizes"
 }
 
 report_n()
