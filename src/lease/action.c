@@ -23,14 +23,15 @@
 
 /*
  * Look, and find the lease that is meant. If it is held, no other row of the
- * resource matters, except to an action that gives a new token.
+ * resource matters to a release. A renewal always uses the index: that removes
+ * dead versions. Else a session that only renews a lease would leave all of them.
  */
 static ClaimedLease
 find_lease(LeaseAction *action)
 {
 	ClaimedLease claimed = {0};
 
-	if (!action->gives_token && action->kind != ACTION_BREAK &&
+	if (action->kind == ACTION_END && !action->gives_token &&
 		store_look_at_last_written(action->store, action->resource, &action->rows))
 		claimed = find_claimed(&action->rows, &action->claim, action->kind, action->now);
 	if (!claimed.holds)

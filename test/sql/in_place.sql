@@ -13,5 +13,10 @@ SELECT pg_stat_get_xact_tuples_inserted(c) AS inserted, pg_stat_get_xact_tuples_
 FROM (SELECT 'lease_lock'::regclass AS c) AS t;
 COMMIT;
 
+-- A lease that is only renewed stays where it is, too: its old versions are removed on the way.
+SELECT lease_acquire('door', '1 hour', 'ann');
+DO $$ BEGIN FOR i IN 1 .. 2000 LOOP PERFORM lease_renew('door', '2 hours', 'ann'); COMMIT; END LOOP; END $$;
+SELECT pg_relation_size('lease_lock') / current_setting('block_size')::int <= 5 AS is_small;
+
 DROP TABLE name;
 TRUNCATE lease_lock;

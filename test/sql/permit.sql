@@ -84,5 +84,11 @@ SELECT lease_acquire_shared('ends', '150 ms', 'ann'), lease_acquire_shared('ends
 SELECT max(expires_at) AS ends FROM lease_status \gset
 SELECT lease_acquire('ends', '1 hour', 'carl', '1 minute');
 SELECT granted_at BETWEEN :'ends'::timestamptz AND :'ends'::timestamptz + interval '5 seconds' AS in_time FROM lease_status WHERE owner = 'carl';
+-- an expired permit is taken over if there is no room for both, although another row is free
+TRUNCATE lease_lock;
+SELECT lease_acquire_permit('both', 3, '1 hour', 'ann'), lease_acquire_permit('both', 3, '1 ms', 'bob'), lease_acquire_permit('both', 3, '1 hour', 'carl');
+SELECT lease_release('both', 'carl'), pg_sleep(0.005)::text;
+SELECT lease_acquire_permit('both', 2, '1 hour', 'dora');
+SELECT lease_release('both', 'bob');
 
 TRUNCATE lease_lock;
