@@ -211,8 +211,9 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 {
 	LeaseRows	rows;
 	Decision	decision;
+	bool		skips_look = is_probably_free(store, request->resource);
 
-	if (is_probably_free(store, request->resource) && wait_take_turn(request->resource))
+	if (skips_look && wait_take_turn(request->resource))
 		return false;
 
 	store_look(store, request->resource, &rows);
@@ -224,7 +225,7 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 		*outcome = refused(request, &rows, &decision);
 		return true;
 	}
-	if (wait_take_turn(request->resource))
+	if (!skips_look && wait_take_turn(request->resource))
 		return false;
 	*outcome = (GrantOutcome) {.result = REFUSED_QUEUE, .reason = REASON_QUEUE, .held_until = DT_NOEND};
 	return true;
