@@ -88,7 +88,7 @@ type("\cC");
 ok(expect(qr/^(?!.*went on).*@@ /s), 'Ctrl-C also ends a script that calls lease_run');
 
 # Ctrl-Z and fg.
-type("$lease_run --ttl=5min job sh -c 'echo began; echo \$\$ >$folder/pid; i=0; while [ ! -e $folder/go ]; do sleep 0.05; done; echo ended'; echo status \$?\n");
+type("$lease_run --ttl=5min job sh -c 'echo \$\$ >$folder/pid; echo began; while [ ! -e $folder/go ]; do sleep 0.05; done; echo ended'; echo status \$?\n");
 expect(qr/began/);
 type("\cZ");
 ok(expect(qr/Stopped/), 'Ctrl-Z stops lease_run');
