@@ -1,4 +1,4 @@
-# Hundreds of random sequences of calls, over all kinds of leases, in one
+# A thousand random sequences of calls, over all kinds of leases, in one
 # session: the server answers what a small model says.
 #
 # MODEL_SEED=n runs one sequence again, MODEL_SEQUENCES=n sets the number of
@@ -20,7 +20,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $sequences = $ENV{MODEL_SEQUENCES} // (defined $ENV{MODEL_SEED} ? 1 : 500);
+my $sequences = $ENV{MODEL_SEQUENCES} // (defined $ENV{MODEL_SEED} ? 1 : 1000);
 my $first = $ENV{MODEL_SEED} // (time % 1_000_000) * 1000;
 my $batch = 100;
 my $enough = defined $ENV{MODEL_SEQUENCES} ? 0 : time + 180;
@@ -131,7 +131,7 @@ is($failed, 0, "the server answers what the model says, in $calls calls of $done
 note(join ', ', map { "$_: $count{$_}" } sort keys %count);
 foreach my $what (LeaseModel::outcomes())
 {
-	ok($count{$what}, "among them: $what") if $done >= 500;
+	ok($count{$what}, "among them: $what") if $done >= 1000;
 }
 
 $node->stop;
