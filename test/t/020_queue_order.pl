@@ -90,18 +90,19 @@ like(answer($_), qr/^t\s+t$/, 'its waiters get it') foreach @sessions[ 0, 1 ];
 # while they hold it. That lease expires, and the queue moves on.
 my @fates = shuffle(map { ('stay', 'deadline', 'statement_timeout', 'cancel', 'kill')[ $_ % 5 ] } 1 .. $waiters);
 my (@lost, @stay, @in_time, %pid);
+my $first_end = 2500 * slowness($node);	# all have joined by then
 
 look($node, q{TRUNCATE log});
 look($node, q{SELECT lease_acquire('some', '1 hour', 'holder')});
 foreach my $i (0 .. $#fates)
 {
 	$pid{ $i + 1 } = $sessions[$i]->query_safe('SELECT pg_backend_pid()');
-	$sessions[$i]->query_safe('SET statement_timeout = ' . (1500 + int(rand(2500)))) if $fates[$i] eq 'statement_timeout';
+	$sessions[$i]->query_safe('SET statement_timeout = ' . int($first_end + rand(2500))) if $fates[$i] eq 'statement_timeout';
 	push @stay, 'w' . ($i + 1) if $fates[$i] eq 'stay';
 	push @lost, $i + 1 if $fates[$i] =~ /cancel|kill/;
 }
 line_up('some', '700 ms', 'SELECT pg_sleep(0.03)',
-	map { [ $sessions[$_], $fates[$_] eq 'deadline' ? sprintf("'%d ms'", 1500 + rand(2500)) : "'1 min'" ] } 0 .. $#fates);
+	map { [ $sessions[$_], $fates[$_] eq 'deadline' ? sprintf("'%d ms'", $first_end + rand(2500)) : "'1 min'" ] } 0 .. $#fates);
 
 @lost = shuffle(@lost);
 foreach my $i (0 .. $#lost)
