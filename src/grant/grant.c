@@ -211,9 +211,10 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 {
 	LeaseRows	rows;
 	Decision	decision;
-	bool		skips_look = is_probably_free(store, request->resource);
+	bool		probably_free = is_probably_free(store, request->resource);
 
-	if (skips_look && wait_take_turn(request->resource))
+	/* Asked only once, since a waiter that is called then may look before we ask again. */
+	if (probably_free && wait_take_turn(request->resource))
 		return false;
 
 	store_look(store, request->resource, &rows);
@@ -225,7 +226,7 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 		*outcome = refused(request, &rows, &decision);
 		return true;
 	}
-	if (!skips_look && wait_take_turn(request->resource))
+	if (!probably_free && wait_take_turn(request->resource))
 		return false;
 	*outcome = (GrantOutcome) {.result = REFUSED_QUEUE, .reason = REASON_QUEUE, .held_until = DT_NOEND};
 	return true;
