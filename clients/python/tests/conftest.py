@@ -144,6 +144,7 @@ class Proxy:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.sockets = [self.listener]
+        self.lost = set()       # sockets of clients that hear nothing more
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -171,11 +172,14 @@ class Proxy:
                     continue
                 if not is_request:
                     time.sleep(self.delay)
+                elif self.lose_answer_to and self.lose_answer_to in data:
+                    self.lose_answer_to = None
+                    self.lost.add(source)       # before the server can answer
+                if target in self.lost:
+                    break
                 target.sendall(data)
-                if is_request:
-                    if self.lose_answer_to and self.lose_answer_to in data:
-                        self.lose_answer_to = None
-                        source.shutdown(socket.SHUT_RDWR)
+                if source in self.lost:
+                    break
         except OSError:
             pass
         if not self.silent.is_set():
