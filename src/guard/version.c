@@ -32,14 +32,12 @@
 
 PG_FUNCTION_INFO_V1(lease_version);
 
-/* The version column, looked up once in a statement. */
 typedef struct VersionColumn
 {
 	AttrNumber	number;
 	Oid			type;
 	int64		last;			/* highest value of the type */
 	Oid			domain;			/* domain to check; invalid: none */
-	void	   *domain_state;
 } VersionColumn;
 
 static void
@@ -64,22 +62,14 @@ check_trigger(FunctionCallInfo fcinfo)
 						call->tg_trigger->tgname)));
 }
 
-static VersionColumn *
-get_column(FunctionCallInfo fcinfo)
+static VersionColumn
+get_column(const TriggerData *call)
 {
-	TriggerData *call = (TriggerData *) fcinfo->context;
-	VersionColumn *column = fcinfo->flinfo->fn_extra;
+	const char *name = call->tg_trigger->tgargs[0];
+	VersionColumn column = {.number = SPI_fnumber(RelationGetDescr(call->tg_relation), name)};
 	Form_pg_attribute attribute;
-	const char *name;
-	AttrNumber	number;
 
-	if (column != NULL)
-		return column;
-
-	check_trigger(fcinfo);
-	name = call->tg_trigger->tgargs[0];
-	number = SPI_fnumber(RelationGetDescr(call->tg_relation), name);
-	if (number <= 0)
+	if (column.number <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_COLUMN),
 				 errmsg("version column \"%s\" does not exist in table \"%s\"",
@@ -87,18 +77,15 @@ get_column(FunctionCallInfo fcinfo)
 				 errhint("If the column was renamed, drop and create trigger \"%s\".",
 						 call->tg_trigger->tgname)));
 
-	attribute = TupleDescAttr(RelationGetDescr(call->tg_relation), number - 1);
-	column = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(VersionColumn));
-	column->number = number;
-	column->type = getBaseType(attribute->atttypid);
-	column->last = column->type == INT4OID ? PG_INT32_MAX : PG_INT64_MAX;
-	column->domain = attribute->atttypid != column->type ? attribute->atttypid : InvalidOid;
-	if ((column->type != INT4OID && column->type != INT8OID) || attribute->attgenerated != '\0')
+	attribute = TupleDescAttr(RelationGetDescr(call->tg_relation), column.number - 1);
+	column.type = getBaseType(attribute->atttypid);
+	column.last = column.type == INT4OID ? PG_INT32_MAX : PG_INT64_MAX;
+	column.domain = attribute->atttypid != column.type ? attribute->atttypid : InvalidOid;
+	if ((column.type != INT4OID && column.type != INT8OID) || attribute->attgenerated != '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("version column \"%s\" of table \"%s\" must have type integer or bigint, and not be generated",
 						name, RelationGetRelationName(call->tg_relation))));
-	fcinfo->flinfo->fn_extra = column;
 	return column;
 }
 
@@ -138,32 +125,36 @@ refuse_stale(const TriggerData *call, const VersionColumn *column, int64 version
 Datum
 lease_version(PG_FUNCTION_ARGS)
 {
-	VersionColumn *column = get_column(fcinfo);
 	TriggerData *call = (TriggerData *) fcinfo->context;
-	int64		version = row_version(column, call->tg_trigslot);
-	int			columns[1] = {column->number};
-	bool		isnull[1] = {false};
-	Datum		next[1];
+	VersionColumn column;
+	int64		version;
+	int			number;
+	bool		isnull = false;
+	Datum		next;
 
-	if (bms_is_member(column->number - FirstLowInvalidHeapAttributeNumber, call->tg_updatedcols))
+	check_trigger(fcinfo);
+	column = get_column(call);
+	number = column.number;
+	version = row_version(&column, call->tg_trigslot);
+	if (bms_is_member(column.number - FirstLowInvalidHeapAttributeNumber, call->tg_updatedcols))
 	{
-		if (slot_attisnull(call->tg_newslot, column->number) || version == column->last ||
-			row_version(column, call->tg_newslot) != version + 1)
-			refuse_stale(call, column, version);
+		if (slot_attisnull(call->tg_newslot, column.number) || version == column.last ||
+			row_version(&column, call->tg_newslot) != version + 1)
+			refuse_stale(call, &column, version);
 		PG_RETURN_POINTER(call->tg_newtuple);
 	}
 
-	if (version == column->last)
+	if (version == column.last)
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("version column \"%s\" of table \"%s\" is out of range",
 						call->tg_trigger->tgargs[0], RelationGetRelationName(call->tg_relation)),
-				 column_is_visible(call->tg_relation, column->number) ?
+				 column_is_visible(call->tg_relation, column.number) ?
 				 errdetail("It has reached " INT64_FORMAT ".", version) : 0));
 
-	next[0] = column->type == INT4OID ? Int32GetDatum((int32) (version + 1)) : Int64GetDatum(version + 1);
-	if (OidIsValid(column->domain))
-		domain_check(next[0], false, column->domain, &column->domain_state, fcinfo->flinfo->fn_mcxt);
+	next = column.type == INT4OID ? Int32GetDatum((int32) (version + 1)) : Int64GetDatum(version + 1);
+	if (OidIsValid(column.domain))
+		domain_check(next, false, column.domain, &fcinfo->flinfo->fn_extra, fcinfo->flinfo->fn_mcxt);
 	PG_RETURN_POINTER(heap_modify_tuple_by_cols(call->tg_newtuple, RelationGetDescr(call->tg_relation),
-												1, columns, next, isnull));
+												1, &number, &next, &isnull));
 }
