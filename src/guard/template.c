@@ -26,6 +26,7 @@
 
 #include "base/compat.h"
 #include "base/printable.h"
+#include "base/privileges.h"
 #include "base/types.h"
 #include "guard/guard.h"
 
@@ -35,7 +36,8 @@ typedef struct TemplatePart
 	int			literal;		/* offset in the template's text */
 	int			literal_length;
 	AttrNumber	column;			/* 0: none */
-	Oid			type;			/* of the column; ANYENUMOID for any enum */
+	Oid			type;			/* of the column */
+	FmgrInfo	output;			/* of the type */
 } TemplatePart;
 
 struct Template
@@ -55,12 +57,10 @@ refuse_syntax(const char *text, const char *problem)
 			 errhint("%s", TEMPLATE_HINT)));
 }
 
-/* The type by which append_value() writes a value; InvalidOid for an unsupported type. */
-static Oid
-printable_type(Oid type)
+/* May values of this type name a resource? */
+static bool
+is_supported(Oid type)
 {
-	type = getBaseType(type);
-
 	switch (type)
 	{
 		case INT2OID:
@@ -77,37 +77,21 @@ printable_type(Oid type)
 		case DATEOID:
 		case TIMESTAMPOID:
 		case TIMESTAMPTZOID:
-			return type;
+			return true;
 		default:
-			return type_is_enum(type) ? ANYENUMOID : InvalidOid;
+			return type_is_enum(type);
 	}
 }
 
 static void
-append_value(StringInfo buffer, Datum value, Oid type)
+append_value(StringInfo buffer, Datum value, const TemplatePart *part)
 {
 	static const int utc = 0;
 	char		digits[MAXDATELEN + 1];
-	Oid			output;
-	bool		is_varlena;
 	text	   *string;
 
-	switch (type)
+	switch (part->type)
 	{
-		case INT2OID:
-		case INT4OID:
-		case INT8OID:
-			/* Not by the output function: keys are integers, and this runs for each row. */
-			enlargeStringInfo(buffer, MAXINT8LEN + 1);
-			buffer->len += pg_lltoa(type == INT8OID ? DatumGetInt64(value) :
-									type == INT4OID ? DatumGetInt32(value) : DatumGetInt16(value),
-									buffer->data + buffer->len);
-			break;
-		case TEXTOID:
-		case VARCHAROID:
-			string = DatumGetTextPP(value);
-			appendBinaryStringInfo(buffer, VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string));
-			break;
 		case BPCHAROID:
 			string = DatumGetTextPP(value);
 			appendBinaryStringInfo(buffer, VARDATA_ANY(string),
@@ -122,11 +106,10 @@ append_value(StringInfo buffer, Datum value, Oid type)
 		case DATEOID:
 		case TIMESTAMPOID:
 		case TIMESTAMPTZOID:
-			appendStringInfoString(buffer, JsonEncodeDateTime(digits, value, type, &utc));
+			appendStringInfoString(buffer, JsonEncodeDateTime(digits, value, part->type, &utc));
 			break;
 		default:
-			getTypeOutputInfo(type, &output, &is_varlena);
-			appendStringInfoString(buffer, OidOutputFunctionCall(output, value));
+			appendStringInfoString(buffer, OutputFunctionCall(unconstify(FmgrInfo *, &part->output), value));
 	}
 }
 
@@ -137,6 +120,8 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 	TupleDesc	desc = RelationGetDescr(table);
 	AttrNumber	number = get_attnum(RelationGetRelid(table), name);
 	Form_pg_attribute column;
+	Oid			output;
+	bool		is_varlena;
 
 	if (number == InvalidAttrNumber)
 		ereport(ERROR,
@@ -160,14 +145,16 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 				 errhint("Use the columns that it is computed from.")));
 
 	part->column = number;
-	part->type = printable_type(column->atttypid);
-	if (!OidIsValid(part->type))
+	part->type = getBaseType(column->atttypid);
+	if (!is_supported(part->type))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" of lease template \"%s\" has type %s, which cannot name a resource",
 						name, printable_string(text), format_type_be(column->atttypid)),
 				 errdetail("Its text could depend on settings of the session."),
 				 errhint("Use columns of an integer, text, uuid, numeric, boolean, date, timestamp or enum type.")));
+	getTypeOutputInfo(part->type, &output, &is_varlena);
+	fmgr_info(output, &part->output);
 }
 
 /*
@@ -257,7 +244,7 @@ template_fill(const Template *template, TupleTableSlot *row)
 							NameStr(TupleDescAttr(RelationGetDescr(template->table), part->column - 1)->attname),
 							RelationGetRelationName(template->table)),
 					 errdetail("It is part of the name of the row's lease.")));
-		append_value(&name, value, part->type);
+		append_value(&name, value, part);
 	}
 
 	length = name.len - VARHDRSZ;
