@@ -36,8 +36,7 @@ typedef struct TemplatePart
 	int			literal;		/* offset in the template's text */
 	int			literal_length;
 	AttrNumber	column;			/* 0: none */
-	Oid			type;			/* of the column */
-	FmgrInfo	output;			/* of the type */
+	Oid			type;			/* of the column; ANYENUMOID for any enum */
 } TemplatePart;
 
 struct Template
@@ -57,10 +56,12 @@ refuse_syntax(const char *text, const char *problem)
 			 errhint("%s", TEMPLATE_HINT)));
 }
 
-/* May values of this type name a resource? */
-static bool
-is_supported(Oid type)
+/* The type by which append_value() writes a value; InvalidOid for an unsupported type. */
+static Oid
+printable_type(Oid type)
 {
+	type = getBaseType(type);
+
 	switch (type)
 	{
 		case INT2OID:
@@ -77,21 +78,37 @@ is_supported(Oid type)
 		case DATEOID:
 		case TIMESTAMPOID:
 		case TIMESTAMPTZOID:
-			return true;
+			return type;
 		default:
-			return type_is_enum(type);
+			return type_is_enum(type) ? ANYENUMOID : InvalidOid;
 	}
 }
 
 static void
-append_value(StringInfo buffer, Datum value, const TemplatePart *part)
+append_value(StringInfo buffer, Datum value, Oid type)
 {
 	static const int utc = 0;
 	char		digits[MAXDATELEN + 1];
+	Oid			output;
+	bool		is_varlena;
 	text	   *string;
 
-	switch (part->type)
+	switch (type)
 	{
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+			/* Not by the output function: keys are integers, and this runs for each row. */
+			enlargeStringInfo(buffer, MAXINT8LEN + 1);
+			buffer->len += pg_lltoa(type == INT8OID ? DatumGetInt64(value) :
+									type == INT4OID ? DatumGetInt32(value) : DatumGetInt16(value),
+									buffer->data + buffer->len);
+			break;
+		case TEXTOID:
+		case VARCHAROID:
+			string = DatumGetTextPP(value);
+			appendBinaryStringInfo(buffer, VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string));
+			break;
 		case BPCHAROID:
 			string = DatumGetTextPP(value);
 			appendBinaryStringInfo(buffer, VARDATA_ANY(string),
@@ -106,10 +123,11 @@ append_value(StringInfo buffer, Datum value, const TemplatePart *part)
 		case DATEOID:
 		case TIMESTAMPOID:
 		case TIMESTAMPTZOID:
-			appendStringInfoString(buffer, JsonEncodeDateTime(digits, value, part->type, &utc));
+			appendStringInfoString(buffer, JsonEncodeDateTime(digits, value, type, &utc));
 			break;
 		default:
-			appendStringInfoString(buffer, OutputFunctionCall(unconstify(FmgrInfo *, &part->output), value));
+			getTypeOutputInfo(type, &output, &is_varlena);
+			appendStringInfoString(buffer, OidOutputFunctionCall(output, value));
 	}
 }
 
@@ -120,8 +138,6 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 	TupleDesc	desc = RelationGetDescr(table);
 	AttrNumber	number = get_attnum(RelationGetRelid(table), name);
 	Form_pg_attribute column;
-	Oid			output;
-	bool		is_varlena;
 
 	if (number == InvalidAttrNumber)
 		ereport(ERROR,
@@ -145,16 +161,14 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 				 errhint("Use the columns that it is computed from.")));
 
 	part->column = number;
-	part->type = getBaseType(column->atttypid);
-	if (!is_supported(part->type))
+	part->type = printable_type(column->atttypid);
+	if (!OidIsValid(part->type))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" of lease template \"%s\" has type %s, which cannot name a resource",
 						name, printable_string(text), format_type_be(column->atttypid)),
 				 errdetail("Its text could depend on settings of the session."),
 				 errhint("Use columns of an integer, text, uuid, numeric, boolean, date, timestamp or enum type.")));
-	getTypeOutputInfo(part->type, &output, &is_varlena);
-	fmgr_info(output, &part->output);
 }
 
 /*
@@ -244,7 +258,7 @@ template_fill(const Template *template, TupleTableSlot *row)
 							NameStr(TupleDescAttr(RelationGetDescr(template->table), part->column - 1)->attname),
 							RelationGetRelationName(template->table)),
 					 errdetail("It is part of the name of the row's lease.")));
-		append_value(&name, value, part);
+		append_value(&name, value, part->type);
 	}
 
 	length = name.len - VARHDRSZ;
