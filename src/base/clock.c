@@ -25,9 +25,7 @@
  */
 #include "postgres.h"
 
-#include <fcntl.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "common/int.h"
 #include "miscadmin.h"
@@ -247,18 +245,16 @@ static void
 save_offset(const char *boot_id)
 {
 	char		line[MAX_LINE];
-	int			fd = BasicOpenFile(CLOCK_FILE ".tmp", O_WRONLY | O_CREAT | O_TRUNC | PG_BINARY);
+	FILE	   *file = AllocateFile(CLOCK_FILE ".tmp", PG_BINARY_W);
 	bool		written;
 
 	form_line(line, boot_id, clock_offset);
-	written = fd >= 0 && write(fd, line, strlen(line)) == (ssize_t) strlen(line) && pg_fsync(fd) == 0;
-	if (!written)
+	written = file != NULL && fputs(line, file) >= 0;
+	if ((file != NULL && FreeFile(file) != 0) || !written)
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not write file \"%s\": %m", CLOCK_FILE ".tmp")));
-	if (fd >= 0)
-		close(fd);
-	if (written)
+	else
 		durable_rename(CLOCK_FILE ".tmp", CLOCK_FILE, LOG);
 }
 

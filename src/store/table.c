@@ -55,15 +55,28 @@ store_init(void)
 	CacheRegisterRelcacheCallback(forget_objects, (Datum) 0);
 }
 
-/* Get the OID of a relation of the extension. */
+/*
+ * Get the OID of a relation of the extension. With missing_ok, the OID is
+ * invalid if there is no extension.
+ */
 static Oid
-extension_relation(const char *name)
+extension_relation(const char *name, bool missing_ok)
 {
-	Oid			extension = get_extension_oid("lease_lock", true);
 	Oid			relid = InvalidOid;
 
-	if (OidIsValid(extension))
-		relid = get_relname_relid(name, get_extension_schema(extension));
+	/* Twice, because the extension may be dropped, or moved, between the two lookups. */
+	for (int i = 0; i < 2 && !OidIsValid(relid); i++)
+	{
+		Oid			extension;
+
+		AcceptInvalidationMessages();
+		InvalidateCatalogSnapshot();
+		extension = get_extension_oid("lease_lock", true);
+		if (OidIsValid(extension))
+			relid = get_relname_relid(name, get_extension_schema(extension));
+		else if (missing_ok)
+			return InvalidOid;
+	}
 	if (!OidIsValid(relid))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
@@ -138,14 +151,11 @@ has_exclusion_constraint(Relation table)
 
 	foreach(cell, indexes)
 	{
-		HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(cell)));
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
 
-		if (!HeapTupleIsValid(tuple))
-			continue;			/* dropped meanwhile */
-		found |= ((Form_pg_index) GETSTRUCT(tuple))->indisexclusion;
-		ReleaseSysCache(tuple);
+		found |= index->rd_index->indisexclusion;
+		index_close(index, AccessShareLock);
 	}
-	list_free(indexes);
 	return found;
 }
 
@@ -168,7 +178,6 @@ check_indexes(Relation table)
 							NameStr(TupleDescAttr(RelationGetDescr(table), i)->attname)),
 					 errdetail("A renewal changes that column, and would wait for transactions that rely on the lease."),
 					 errhint("Drop the index.")));
-	bms_free(keys);
 
 	if (has_exclusion_constraint(table))
 		ereport(ERROR,
@@ -207,7 +216,7 @@ make_store(Relation table, LOCKMODE lockmode)
 		table_oid = relid;
 		check_table(store->table);
 		check_indexes(store->table);
-		store->token_sequence = extension_relation("lease_token_seq");
+		store->token_sequence = extension_relation("lease_token_seq", false);
 		sequence_oid = table_oid == relid ? store->token_sequence : InvalidOid;
 	}
 	else
@@ -231,7 +240,7 @@ store_open(LOCKMODE lockmode)
 
 	do
 	{
-		table = try_table_open(OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock"),
+		table = try_table_open(OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock", false),
 							   lockmode);
 		if (table == NULL)
 			table_oid = InvalidOid; /* dropped meanwhile; there may be a new one */
@@ -268,23 +277,11 @@ store_open_dropped(Oid relid)
 StoreOpening
 store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
 {
-	Oid			extension = get_extension_oid("lease_lock", true);
-	Oid			relid;
+	Oid			relid = extension_relation("lease_lock", true);
 	Relation	table;
 
-	if (!OidIsValid(extension))
-		return STORE_ABSENT;
-
-	relid = get_relname_relid("lease_lock", get_extension_schema(extension));
 	if (!OidIsValid(relid))
-	{
-		/* The extension may have been dropped, or moved, between the two lookups. */
-		AcceptInvalidationMessages();
-		InvalidateCatalogSnapshot();
-		if (!OidIsValid(get_extension_oid("lease_lock", true)))
-			return STORE_ABSENT;
-		relid = extension_relation("lease_lock");
-	}
+		return STORE_ABSENT;
 	if (!ConditionalLockRelationOid(relid, lockmode))
 		return STORE_LOCKED;
 
