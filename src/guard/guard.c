@@ -12,10 +12,6 @@
  * owner of the table, which nobody chose. There the trigger checks the role
  * that set lease_lock.owner, because that role claims the lease.
  *
- * An asserted lease stays with the transaction, see assertion_cache.c. For
- * further rows of the same lease, the trigger does little more than build the
- * name of the resource.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -217,8 +213,7 @@ describe_table(void *arg)
 
 /*
  * The role whose privileges count. Only the server's own statements for a
- * foreign key run without enforced row security. They run as the owner of the
- * table.
+ * foreign key run without enforced row security.
  */
 static Oid
 writing_role(void)

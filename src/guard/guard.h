@@ -25,7 +25,4 @@ extern Template *template_for_table(const char *text, Relation table);
 extern text *template_fill(const Template *template, TupleTableSlot *row);
 extern bool template_is_visible(const Template *template);
 
-/* visible.c: which values of a row errors may show */
-extern bool column_is_visible(Relation table, AttrNumber column);
-
 #endif							/* LEASE_LOCK_GUARD_H */

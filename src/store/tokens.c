@@ -207,24 +207,9 @@ begin_era(const EraSequences *sequences, uint64 record)
 
 /*
  * Compare the record with this server, and begin a new era if they differ, or
- * if the caller wants a new era. Returns when the current era began.
+ * if the caller wants a new era. The current role needs no privileges on the
+ * sequences.
  */
-static TimestampTz
-compare_era(const EraSequences *sequences, bool begin_new)
-{
-	uint64		record = era_record(sequences);
-
-	if (begin_new || (uint64) last_value(sequences->record) != record)
-	{
-		LockDatabaseObject(RelationRelationId, sequences->record, 0, ExclusiveLock);
-		if (begin_new || (uint64) last_value(sequences->record) != record)
-			begin_era(sequences, record);
-		UnlockDatabaseObject(RelationRelationId, sequences->record, 0, ExclusiveLock);
-	}
-	return last_value(sequences->began);
-}
-
-/* Enter the era, even if the current role has no privileges on the sequences. */
 static void
 enter(Oid token_sequence, bool begin_new)
 {
@@ -233,12 +218,20 @@ enter(Oid token_sequence, bool begin_new)
 		.record = sequence_beside(token_sequence, "lease_era_seq"),
 		.began = sequence_beside(token_sequence, "lease_era_began_seq")
 	};
+	uint64		record = era_record(&sequences);
 	Oid			role;
 	int			context;
 
 	GetUserIdAndSecContext(&role, &context);
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
-	entered_began = compare_era(&sequences, begin_new);
+	if (begin_new || (uint64) last_value(sequences.record) != record)
+	{
+		LockDatabaseObject(RelationRelationId, sequences.record, 0, ExclusiveLock);
+		if (begin_new || (uint64) last_value(sequences.record) != record)
+			begin_era(&sequences, record);
+		UnlockDatabaseObject(RelationRelationId, sequences.record, 0, ExclusiveLock);
+	}
+	entered_began = last_value(sequences.began);
 	SetUserIdAndSecContext(role, context);
 	entered_sequence = token_sequence;
 }
