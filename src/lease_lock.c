@@ -34,6 +34,7 @@ _PG_init(void)
 	RACE_INIT();
 	sessions_init();
 	store_init();
+	assertion_cache_init();
 	tokens_init();
 	durability_init();
 	wait_init();

@@ -25,9 +25,7 @@
  */
 #include "postgres.h"
 
-#include <fcntl.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "common/int.h"
 #include "miscadmin.h"
@@ -43,6 +41,10 @@
 #define BOOT_ID_FILE	"/proc/sys/kernel/random/boot_id"
 #define BOOT_ID_LENGTH	36
 #define MAX_LINE		128
+
+#ifndef CLOCK_BOOTTIME
+#define CLOCK_BOOTTIME	((clockid_t) -1)	/* no system has this clock */
+#endif
 
 /* Smaller differences can come from reading two clocks one after the other. */
 #define CLOCK_JITTER	INT64CONST(1000)
@@ -73,20 +75,10 @@ read_clock(clockid_t id)
 	return now.tv_sec * USECS_PER_SEC + now.tv_nsec / 1000;
 }
 
-static int64
-read_steady_clock(void)
-{
-#ifdef CLOCK_BOOTTIME
-	return read_clock(CLOCK_BOOTTIME);
-#else
-	return -1;
-#endif
-}
-
 TimestampTz
 clock_now(void)
 {
-	return clock_source == SOURCE_STEADY ? read_steady_clock() + clock_offset : GetCurrentTimestamp();
+	return clock_source == SOURCE_STEADY ? read_clock(CLOCK_BOOTTIME) + clock_offset : GetCurrentTimestamp();
 }
 
 /* Many clients cannot read a year of five digits, so they see infinity instead. */
@@ -117,10 +109,10 @@ wall_ahead_of_steady(void)
 
 	for (int i = 0; i < 10 && read_time >= CLOCK_JITTER; i++)
 	{
-		int64		before = read_steady_clock();
+		int64		before = read_clock(CLOCK_BOOTTIME);
 
 		difference = GetCurrentTimestamp() - before;
-		read_time = read_steady_clock() - before;
+		read_time = read_clock(CLOCK_BOOTTIME) - before;
 	}
 	return difference;
 }
@@ -247,18 +239,16 @@ static void
 save_offset(const char *boot_id)
 {
 	char		line[MAX_LINE];
-	int			fd = BasicOpenFile(CLOCK_FILE ".tmp", O_WRONLY | O_CREAT | O_TRUNC | PG_BINARY);
+	FILE	   *file = AllocateFile(CLOCK_FILE ".tmp", PG_BINARY_W);
 	bool		written;
 
 	form_line(line, boot_id, clock_offset);
-	written = fd >= 0 && write(fd, line, strlen(line)) == (ssize_t) strlen(line) && pg_fsync(fd) == 0;
-	if (!written)
+	written = file != NULL && fputs(line, file) >= 0;
+	if ((file != NULL && FreeFile(file) != 0) || !written)
 		ereport(LOG,
 				(errcode_for_file_access(),
 				 errmsg("could not write file \"%s\": %m", CLOCK_FILE ".tmp")));
-	if (fd >= 0)
-		close(fd);
-	if (written)
+	else
 		durable_rename(CLOCK_FILE ".tmp", CLOCK_FILE, LOG);
 }
 
@@ -268,7 +258,7 @@ start_steady_clock(void)
 {
 	char		boot_id[BOOT_ID_LENGTH + 1];
 
-	if (read_steady_clock() < 0)
+	if (read_clock(CLOCK_BOOTTIME) < 0)
 		return;
 	clock_source = SOURCE_STEADY;
 	if (!read_boot_id(boot_id))

@@ -40,10 +40,8 @@ is_printable(const unsigned char *character, int length)
 {
 	if (GetDatabaseEncoding() == PG_UTF8)
 		return !is_invisible(utf8_to_unicode(character));
-	if (length > 1)
-		return true;
-	return *character >= 0x20 && !(*character >= 0x7F && *character < 0xA0) &&
-		!(IS_HIGHBIT_SET(*character) && GetDatabaseEncoding() == PG_SQL_ASCII);
+	return length > 1 ||
+		(!is_invisible(*character) && !(IS_HIGHBIT_SET(*character) && GetDatabaseEncoding() == PG_SQL_ASCII));
 }
 
 static void
@@ -83,31 +81,33 @@ append_printable(StringInfo text, const char *name, int length, const char *spec
 	}
 }
 
-/* Names have at most this length. The rest of other texts is left out. */
+/*
+ * A text for a message that puts it in quotes. No character in it can end the
+ * quotes. Of a text that is longer than a name may be, the rest is left out.
+ */
 static char *
-shortened(const char *string, int length, const char *special)
+quotable(const char *string, int length)
 {
 	int			shown = length > MAX_NAME_LENGTH ? pg_mbcliplen(string, length, MAX_NAME_LENGTH) : length;
 	StringInfoData text;
 
 	initStringInfo(&text);
-	append_printable(&text, string, shown, special);
+	append_printable(&text, string, shown, "\"\\");
 	if (shown < length)
 		appendStringInfoString(&text, "...");
 	return text.data;
 }
 
-/* A text for a message that puts it in quotes. No character in it can end the quotes. */
 char *
 printable(const text *string)
 {
-	return shortened(VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string), "\"\\");
+	return quotable(VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string));
 }
 
 char *
 printable_string(const char *string)
 {
-	return shortened(string, strlen(string), "\"\\");
+	return quotable(string, strlen(string));
 }
 
 /* A name in quotes. */

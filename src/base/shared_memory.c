@@ -59,16 +59,12 @@ create_part(const SharedPart *part, void *memory)
 	part->create((char *) memory + HEADER_SIZE, tranche);
 }
 
-/* Let the modules of this process use their parts. */
+/* Let the module of this process use its part. */
 static void
-use_parts(void *memories[])
+use_part(const SharedPart *part, void *memory)
 {
-	for (int i = 0; i < nparts; i++)
-	{
-		REGISTER_TRANCHE(*(int *) memories[i], "lease_lock");
-		*parts[i]->memory = (char *) memories[i] + HEADER_SIZE;
-	}
-	attached = true;
+	REGISTER_TRANCHE(*(int *) memory, "lease_lock");
+	*part->memory = (char *) memory + HEADER_SIZE;
 }
 
 static void
@@ -83,8 +79,6 @@ request_area(void)
 static void
 start_area(void)
 {
-	void	   *memories[MAX_PARTS];
-
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
 
@@ -92,12 +86,13 @@ start_area(void)
 	for (int i = 0; i < nparts; i++)
 	{
 		bool		found;
+		void	   *memory = ShmemInitStruct(parts[i]->name, size_of_part(parts[i]), &found);
 
-		memories[i] = ShmemInitStruct(parts[i]->name, size_of_part(parts[i]), &found);
 		if (!found)
-			create_part(parts[i], memories[i]);
+			create_part(parts[i], memory);
+		use_part(parts[i], memory);
 	}
-	use_parts(memories);
+	attached = true;
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -130,53 +125,43 @@ create_segment(DSM_INIT_ARGS)
 static bool
 attach_segments(void *arg)
 {
-	void	   *memories[MAX_PARTS];
-
 	for (int i = 0; i < nparts; i++)
 	{
 		bool		found;
 
 		this_part = parts[i];
-		memories[i] = GetNamedDSMSegment(parts[i]->name, size_of_part(parts[i]), create_segment, &found, NULL);
+		use_part(this_part, GetNamedDSMSegment(this_part->name, size_of_part(this_part), create_segment, &found, NULL));
 	}
-	use_parts(memories);
+	attached = true;
 	return true;
 }
 
-/*
- * Attach to the segments, or create them. A failure leaves a lock of the server's
- * DSM registry held, which only the end of a (sub)transaction releases. At the
- * end of a session there is no transaction, and nothing to share.
- */
-static void
-attach_or_do_without(void)
-{
-	static int64 pause_until = 0;
-	ErrorData  *error;
-
-	if (clock_monotonic() < pause_until || !IsTransactionState())
-		return;
-
-	if (run_subtransaction(attach_segments, NULL, &error))
-		return;
-	pause_until = clock_monotonic() + ATTACH_PAUSE;
-	ereport(LOG,
-			(errmsg("lease_lock has no shared memory: %s", error->message),
-			 errhint("Waiters look at their leases every lease_lock.poll_interval, in no order, and no lease can end with its session.")));
-	FreeErrorData(error);
-}
 #endif
 
 /*
  * Attaching may allocate memory. So a transaction that needs the area at its
- * end attaches before that.
+ * end attaches before that. At the end of a session there is no transaction,
+ * and nothing to share.
+ *
+ * A failure leaves a lock of the server's DSM registry held, which only the end
+ * of a (sub)transaction releases.
  */
 bool
 attach_shared_area(void)
 {
 #if PG_VERSION_NUM >= 170000
-	if (!attached)
-		attach_or_do_without();
+	static int64 pause_until = 0;
+	ErrorData  *error;
+
+	if (attached || clock_monotonic() < pause_until || !IsTransactionState() ||
+		run_subtransaction(attach_segments, NULL, &error))
+		return attached;
+
+	pause_until = clock_monotonic() + ATTACH_PAUSE;
+	ereport(LOG,
+			(errmsg("lease_lock has no shared memory: %s", error->message),
+			 errhint("Waiters look at their leases every lease_lock.poll_interval, in no order, and no lease can end with its session.")));
+	FreeErrorData(error);
 #endif
 	return attached;
 }

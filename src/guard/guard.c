@@ -12,10 +12,6 @@
  * owner of the table, which nobody chose. There the trigger checks the role
  * that set lease_lock.owner, because that role claims the lease.
  *
- * An asserted lease stays with the transaction, see assertion_cache.c. For
- * further rows of the same lease, the trigger does little more than build the
- * name of the resource.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -29,6 +25,7 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
+#include "base/names.h"
 #include "guard/guard.h"
 #include "lease/lease.h"
 
@@ -39,8 +36,7 @@ typedef struct Guard
 {
 	Template   *template;
 	bool		exclusive;		/* shared leases and permits do not suffice */
-	Oid			shown_to[2];	/* current role and role of the session, when hides_name was set */
-	bool		hides_name;		/* whether errors must not show the name */
+	bool		hides_name;		/* errors must not show the name */
 } Guard;
 
 /* An owner, and the role that set it. The role is invalid if the session was started with the value. */
@@ -179,6 +175,7 @@ get_guard(FunctionCallInfo fcinfo)
 	guard = palloc0(sizeof(Guard));
 	guard->template = template_for_table(call->tg_trigger->tgargs[0], call->tg_relation);
 	guard->exclusive = call->tg_trigger->tgnargs == 2;
+	guard->hides_name = !template_is_visible(guard->template);
 	MemoryContextSwitchTo(context);
 
 	fcinfo->flinfo->fn_extra = guard;
@@ -216,8 +213,7 @@ describe_table(void *arg)
 
 /*
  * The role whose privileges count. Only the server's own statements for a
- * foreign key run without enforced row security. They run as the owner of the
- * table.
+ * foreign key run without enforced row security.
  */
 static Oid
 writing_role(void)
@@ -227,28 +223,15 @@ writing_role(void)
 	return session_owner != NULL && OidIsValid(session_owner->set_by) ? session_owner->set_by : GetOuterUserId();
 }
 
-/* Must errors hide the name of a row's lease from the roles that get them? */
-static bool
-hides_name(Guard *guard)
-{
-	if (guard->shown_to[0] != GetUserId() || guard->shown_to[1] != GetOuterUserId())
-	{
-		guard->hides_name = !template_is_visible(guard->template);
-		guard->shown_to[0] = GetUserId();
-		guard->shown_to[1] = GetOuterUserId();
-	}
-	return guard->hides_name;
-}
-
 static void
-assert_for_row(Guard *guard, Relation table, const text *resource)
+assert_for_row(const Guard *guard, Relation table, const text *resource)
 {
 	Claim		claim = {.token = session_token};
 	Asserter	asserter = {
 		.role = writing_role(),
 		.other_role = GetOuterUserId(),
 		.exclusive = guard->exclusive,
-		.row_of = hides_name(guard) ? RelationGetRelationName(table) : NULL
+		.row_of = guard->hides_name ? RelationGetRelationName(table) : NULL
 	};
 
 	if (session_owner == NULL)
@@ -264,14 +247,16 @@ assert_for_row(Guard *guard, Relation table, const text *resource)
 
 /* Assert the leases of a row, before and after the change. */
 static void
-guard_row(Guard *guard, const TriggerData *call)
+guard_row(const Guard *guard, const TriggerData *call)
 {
-	TupleTableSlot *row = call->tg_trigslot;
-	TupleTableSlot *new_row = TRIGGER_FIRED_BY_UPDATE(call->tg_event) ? call->tg_newslot : NULL;
+	text	   *resource = template_fill(guard->template, call->tg_trigslot);
+	text	   *new_resource = resource;
 
-	assert_for_row(guard, call->tg_relation, template_fill(guard->template, row));
-	if (new_row != NULL && !template_is_filled(guard->template, new_row))
-		assert_for_row(guard, call->tg_relation, template_fill(guard->template, new_row));
+	assert_for_row(guard, call->tg_relation, resource);
+	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event))
+		new_resource = template_fill(guard->template, call->tg_newslot);
+	if (!same_text(new_resource, resource))
+		assert_for_row(guard, call->tg_relation, new_resource);
 }
 
 /*

@@ -22,11 +22,7 @@ extern void guard_init(void);
 typedef struct Template Template;
 
 extern Template *template_for_table(const char *text, Relation table);
-extern text *template_fill(Template *template, TupleTableSlot *row);
+extern text *template_fill(const Template *template, TupleTableSlot *row);
 extern bool template_is_visible(const Template *template);
-extern bool template_is_filled(const Template *template, TupleTableSlot *row);
-
-/* visible.c: which values of a row errors may show */
-extern bool column_is_visible(Relation table, AttrNumber column);
 
 #endif							/* LEASE_LOCK_GUARD_H */

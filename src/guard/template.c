@@ -18,7 +18,6 @@
 
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
-#include "utils/datum.h"
 #include "utils/datetime.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
@@ -27,6 +26,7 @@
 
 #include "base/compat.h"
 #include "base/printable.h"
+#include "base/privileges.h"
 #include "base/types.h"
 #include "guard/guard.h"
 
@@ -37,15 +37,12 @@ typedef struct TemplatePart
 	int			literal_length;
 	AttrNumber	column;			/* 0: none */
 	Oid			type;			/* of the column; ANYENUMOID for any enum */
-	Datum		value;			/* in the name that was built last */
 } TemplatePart;
 
 struct Template
 {
 	const char *text;
 	Relation	table;
-	StringInfoData name;		/* that was built last, as a text, */
-	bool		filled;			/* if there is one */
 	int			nparts;
 	TemplatePart parts[FLEXIBLE_ARRAY_MEMBER];
 };
@@ -190,7 +187,6 @@ template_for_table(const char *text, Relation table)
 
 	template->text = text;
 	template->table = table;
-	initStringInfo(&template->name);
 
 	for (const char *c = text; *c != '\0'; part++)
 	{
@@ -235,62 +231,22 @@ template_is_visible(const Template *template)
 	return true;
 }
 
-/* Was the name built from the values that this row has, too? */
-bool
-template_is_filled(const Template *template, TupleTableSlot *row)
-{
-	for (int i = 0; i < template->nparts && template->filled; i++)
-	{
-		const TemplatePart *part = &template->parts[i];
-		Form_pg_attribute column;
-		Datum		value;
-		bool		isnull;
-
-		if (part->column == 0)
-			continue;
-		column = TupleDescAttr(RelationGetDescr(template->table), part->column - 1);
-		value = slot_getattr(row, part->column, &isnull);
-		if (isnull || (value != part->value &&
-					   !datum_image_eq(value, part->value, column->attbyval, column->attlen)))
-			return false;
-	}
-	return template->filled;
-}
-
-static void
-keep_value(Template *template, TemplatePart *part, Datum value)
-{
-	Form_pg_attribute column = TupleDescAttr(RelationGetDescr(template->table), part->column - 1);
-	MemoryContext context = MemoryContextSwitchTo(GetMemoryChunkContext(template));
-
-	if (!column->attbyval && part->value != (Datum) 0)
-		pfree(DatumGetPointer(part->value));
-	part->value = datumCopy(value, column->attbyval, column->attlen);
-	MemoryContextSwitchTo(context);
-}
-
-/*
- * Get the name of the resource that a row belongs to; valid until the next
- * call. Rows with the same values in sequence need it built only once.
- */
+/* Get the name of the resource that a row belongs to. */
 text *
-template_fill(Template *template, TupleTableSlot *row)
+template_fill(const Template *template, TupleTableSlot *row)
 {
-	StringInfo	name = &template->name;
+	StringInfoData name;
 	int			length;
 
-	if (template_is_filled(template, row))
-		return (text *) name->data;
-	template->filled = false;
-	name->len = VARHDRSZ;
-
+	initStringInfo(&name);
+	name.len = VARHDRSZ;
 	for (int i = 0; i < template->nparts; i++)
 	{
-		TemplatePart *part = &template->parts[i];
+		const TemplatePart *part = &template->parts[i];
 		Datum		value;
 		bool		isnull;
 
-		appendBinaryStringInfo(name, template->text + part->literal, part->literal_length);
+		appendBinaryStringInfo(&name, template->text + part->literal, part->literal_length);
 		if (part->column == 0)
 			continue;
 
@@ -302,11 +258,10 @@ template_fill(Template *template, TupleTableSlot *row)
 							NameStr(TupleDescAttr(RelationGetDescr(template->table), part->column - 1)->attname),
 							RelationGetRelationName(template->table)),
 					 errdetail("It is part of the name of the row's lease.")));
-		append_value(name, value, part->type);
-		keep_value(template, part, value);
+		append_value(&name, value, part->type);
 	}
 
-	length = name->len - VARHDRSZ;
+	length = name.len - VARHDRSZ;
 	if (length == 0 || length > MAX_NAME_LENGTH)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -318,7 +273,6 @@ template_fill(Template *template, TupleTableSlot *row)
 				 errdetail("The resource of a lease has 1 to %d bytes.", MAX_NAME_LENGTH),
 				 errhint("Use a template with shorter columns.")));
 
-	SET_VARSIZE(name->data, name->len);
-	template->filled = true;
-	return (text *) name->data;
+	SET_VARSIZE(name.data, name.len);
+	return (text *) name.data;
 }

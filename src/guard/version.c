@@ -28,58 +28,45 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
-#include "guard/guard.h"
+#include "base/privileges.h"
 
 PG_FUNCTION_INFO_V1(lease_version);
 
-/* The version column, looked up once in a statement. */
 typedef struct VersionColumn
 {
 	AttrNumber	number;
 	Oid			type;
 	int64		last;			/* highest value of the type */
 	Oid			domain;			/* domain to check; invalid: none */
-	void	   *domain_state;
 } VersionColumn;
 
 static void
 check_trigger(FunctionCallInfo fcinfo)
 {
-	TriggerData *call = (TriggerData *) fcinfo->context;
-	bool		fires_well;
+	TriggerData *call = CALLED_AS_TRIGGER(fcinfo) ? (TriggerData *) fcinfo->context : NULL;
+	bool		fires_well = call != NULL && TRIGGER_FIRED_BEFORE(call->tg_event) &&
+		TRIGGER_FIRED_FOR_ROW(call->tg_event) && TRIGGER_FIRED_BY_UPDATE(call->tg_event);
 
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("lease_version() can only be called as a trigger"),
-				 errhint("Use it in CREATE TRIGGER ... BEFORE UPDATE ... FOR EACH ROW.")));
-	fires_well = TRIGGER_FIRED_BEFORE(call->tg_event) && TRIGGER_FIRED_FOR_ROW(call->tg_event) &&
-		TRIGGER_FIRED_BY_UPDATE(call->tg_event);
-	if (!fires_well || call->tg_trigger->tgnargs != 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg(fires_well ?
-						"trigger \"%s\" with lease_version() must have one argument, the name of a column" :
-						"trigger \"%s\" with lease_version() must be BEFORE UPDATE ... FOR EACH ROW",
-						call->tg_trigger->tgname)));
+	if (fires_well && call->tg_trigger->tgnargs == 1)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+			 call == NULL ? errmsg("lease_version() can only be called as a trigger") :
+			 errmsg(fires_well ?
+					"trigger \"%s\" with lease_version() must have one argument, the name of a column" :
+					"trigger \"%s\" with lease_version() must be BEFORE UPDATE ... FOR EACH ROW",
+					call->tg_trigger->tgname),
+			 call == NULL ? errhint("Use it in CREATE TRIGGER ... BEFORE UPDATE ... FOR EACH ROW.") : 0));
 }
 
-static VersionColumn *
-get_column(FunctionCallInfo fcinfo)
+static VersionColumn
+get_column(const TriggerData *call)
 {
-	TriggerData *call = (TriggerData *) fcinfo->context;
-	VersionColumn *column = fcinfo->flinfo->fn_extra;
+	const char *name = call->tg_trigger->tgargs[0];
+	VersionColumn column = {.number = SPI_fnumber(RelationGetDescr(call->tg_relation), name)};
 	Form_pg_attribute attribute;
-	const char *name;
-	AttrNumber	number;
 
-	if (column != NULL)
-		return column;
-
-	check_trigger(fcinfo);
-	name = call->tg_trigger->tgargs[0];
-	number = SPI_fnumber(RelationGetDescr(call->tg_relation), name);
-	if (number <= 0)
+	if (column.number <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_COLUMN),
 				 errmsg("version column \"%s\" does not exist in table \"%s\"",
@@ -87,18 +74,15 @@ get_column(FunctionCallInfo fcinfo)
 				 errhint("If the column was renamed, drop and create trigger \"%s\".",
 						 call->tg_trigger->tgname)));
 
-	attribute = TupleDescAttr(RelationGetDescr(call->tg_relation), number - 1);
-	column = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(VersionColumn));
-	column->number = number;
-	column->type = getBaseType(attribute->atttypid);
-	column->last = column->type == INT4OID ? PG_INT32_MAX : PG_INT64_MAX;
-	column->domain = attribute->atttypid != column->type ? attribute->atttypid : InvalidOid;
-	if ((column->type != INT4OID && column->type != INT8OID) || attribute->attgenerated != '\0')
+	attribute = TupleDescAttr(RelationGetDescr(call->tg_relation), column.number - 1);
+	column.type = getBaseType(attribute->atttypid);
+	column.last = column.type == INT4OID ? PG_INT32_MAX : PG_INT64_MAX;
+	column.domain = attribute->atttypid != column.type ? attribute->atttypid : InvalidOid;
+	if ((column.type != INT4OID && column.type != INT8OID) || attribute->attgenerated != '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("version column \"%s\" of table \"%s\" must have type integer or bigint, and not be generated",
 						name, RelationGetRelationName(call->tg_relation))));
-	fcinfo->flinfo->fn_extra = column;
 	return column;
 }
 
@@ -138,32 +122,36 @@ refuse_stale(const TriggerData *call, const VersionColumn *column, int64 version
 Datum
 lease_version(PG_FUNCTION_ARGS)
 {
-	VersionColumn *column = get_column(fcinfo);
 	TriggerData *call = (TriggerData *) fcinfo->context;
-	int64		version = row_version(column, call->tg_trigslot);
-	int			columns[1] = {column->number};
-	bool		isnull[1] = {false};
-	Datum		next[1];
+	VersionColumn column;
+	int64		version;
+	int			number;
+	bool		isnull = false;
+	Datum		next;
 
-	if (bms_is_member(column->number - FirstLowInvalidHeapAttributeNumber, call->tg_updatedcols))
+	check_trigger(fcinfo);
+	column = get_column(call);
+	number = column.number;
+	version = row_version(&column, call->tg_trigslot);
+	if (bms_is_member(column.number - FirstLowInvalidHeapAttributeNumber, call->tg_updatedcols))
 	{
-		if (slot_attisnull(call->tg_newslot, column->number) || version == column->last ||
-			row_version(column, call->tg_newslot) != version + 1)
-			refuse_stale(call, column, version);
+		if (slot_attisnull(call->tg_newslot, column.number) || version == column.last ||
+			row_version(&column, call->tg_newslot) != version + 1)
+			refuse_stale(call, &column, version);
 		PG_RETURN_POINTER(call->tg_newtuple);
 	}
 
-	if (version == column->last)
+	if (version == column.last)
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("version column \"%s\" of table \"%s\" is out of range",
 						call->tg_trigger->tgargs[0], RelationGetRelationName(call->tg_relation)),
-				 column_is_visible(call->tg_relation, column->number) ?
+				 column_is_visible(call->tg_relation, column.number) ?
 				 errdetail("It has reached " INT64_FORMAT ".", version) : 0));
 
-	next[0] = column->type == INT4OID ? Int32GetDatum((int32) (version + 1)) : Int64GetDatum(version + 1);
-	if (OidIsValid(column->domain))
-		domain_check(next[0], false, column->domain, &column->domain_state, fcinfo->flinfo->fn_mcxt);
+	next = column.type == INT4OID ? Int32GetDatum((int32) (version + 1)) : Int64GetDatum(version + 1);
+	if (OidIsValid(column.domain))
+		domain_check(next, false, column.domain, &fcinfo->flinfo->fn_extra, fcinfo->flinfo->fn_mcxt);
 	PG_RETURN_POINTER(heap_modify_tuple_by_cols(call->tg_newtuple, RelationGetDescr(call->tg_relation),
-												1, columns, next, isnull));
+												1, &number, &next, &isnull));
 }

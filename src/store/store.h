@@ -91,5 +91,6 @@ extern void era_begin(Oid schema);
 extern const Lease *find_assertion(const text *resource, const Claim *claim);
 extern void remember_assertion(const Lease *lease);
 extern void forget_assertions(void);
+extern void assertion_cache_init(void);
 
 #endif							/* LEASE_LOCK_STORE_H */

@@ -16,13 +16,11 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/sysattr.h"
 #include "access/table.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_collation.h"
-#include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "storage/lmgr.h"
@@ -30,7 +28,6 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "store/columns.h"
@@ -55,15 +52,28 @@ store_init(void)
 	CacheRegisterRelcacheCallback(forget_objects, (Datum) 0);
 }
 
-/* Get the OID of a relation of the extension. */
+/*
+ * Get the OID of a relation of the extension. With missing_ok, the OID is
+ * invalid if there is no extension.
+ */
 static Oid
-extension_relation(const char *name)
+extension_relation(const char *name, bool missing_ok)
 {
-	Oid			extension = get_extension_oid("lease_lock", true);
 	Oid			relid = InvalidOid;
 
-	if (OidIsValid(extension))
-		relid = get_relname_relid(name, get_extension_schema(extension));
+	/* Twice, because the extension may be dropped, or moved, between the two lookups. */
+	for (int i = 0; i < 2 && !OidIsValid(relid); i++)
+	{
+		Oid			extension;
+
+		AcceptInvalidationMessages();
+		InvalidateCatalogSnapshot();
+		extension = get_extension_oid("lease_lock", true);
+		if (OidIsValid(extension))
+			relid = get_relname_relid(name, get_extension_schema(extension));
+		else if (missing_ok)
+			return InvalidOid;
+	}
 	if (!OidIsValid(relid))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
@@ -129,26 +139,6 @@ check_table(Relation table)
 				 errhint("Drop it. A foreign key that references the lock table has triggers, too.")));
 }
 
-static bool
-has_exclusion_constraint(Relation table)
-{
-	List	   *indexes = RelationGetIndexList(table);
-	bool		found = false;
-	ListCell   *cell;
-
-	foreach(cell, indexes)
-	{
-		HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(cell)));
-
-		if (!HeapTupleIsValid(tuple))
-			continue;			/* dropped meanwhile */
-		found |= ((Form_pg_index) GETSTRUCT(tuple))->indisexclusion;
-		ReleaseSysCache(tuple);
-	}
-	list_free(indexes);
-	return found;
-}
-
 /*
  * Refuse indexes that would make writes wait for other transactions. A unique
  * index on a column that renewals change would make them conflict with
@@ -158,6 +148,8 @@ static void
 check_indexes(Relation table)
 {
 	Bitmapset  *keys = RelationGetIndexAttrBitmap(table, INDEX_ATTR_BITMAP_KEY);
+	List	   *indexes = RelationGetIndexList(table);
+	ListCell   *cell;
 
 	for (int i = 0; i < NUM_COLUMNS; i++)
 		if (lease_columns[i].renewed && bms_is_member(i + 1 - FirstLowInvalidHeapAttributeNumber, keys))
@@ -168,14 +160,19 @@ check_indexes(Relation table)
 							NameStr(TupleDescAttr(RelationGetDescr(table), i)->attname)),
 					 errdetail("A renewal changes that column, and would wait for transactions that rely on the lease."),
 					 errhint("Drop the index.")));
-	bms_free(keys);
 
-	if (has_exclusion_constraint(table))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
-				 errmsg("lock table \"%s\" has an exclusion constraint", RelationGetRelationName(table)),
-				 errdetail("Its check may wait for other transactions."),
-				 errhint("Drop it, or replace it with a unique index.")));
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		if (index->rd_index->indisexclusion)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
+					 errmsg("lock table \"%s\" has an exclusion constraint", RelationGetRelationName(table)),
+					 errdetail("Its check may wait for other transactions."),
+					 errhint("Drop it, or replace it with a unique index.")));
+		index_close(index, AccessShareLock);
+	}
 }
 
 /* Open the primary key, which all looks use, if it is as the extension created it. */
@@ -207,7 +204,7 @@ make_store(Relation table, LOCKMODE lockmode)
 		table_oid = relid;
 		check_table(store->table);
 		check_indexes(store->table);
-		store->token_sequence = extension_relation("lease_token_seq");
+		store->token_sequence = extension_relation("lease_token_seq", false);
 		sequence_oid = table_oid == relid ? store->token_sequence : InvalidOid;
 	}
 	else
@@ -231,7 +228,7 @@ store_open(LOCKMODE lockmode)
 
 	do
 	{
-		table = try_table_open(OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock"),
+		table = try_table_open(OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock", false),
 							   lockmode);
 		if (table == NULL)
 			table_oid = InvalidOid; /* dropped meanwhile; there may be a new one */
@@ -268,23 +265,11 @@ store_open_dropped(Oid relid)
 StoreOpening
 store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
 {
-	Oid			extension = get_extension_oid("lease_lock", true);
-	Oid			relid;
+	Oid			relid = extension_relation("lease_lock", true);
 	Relation	table;
 
-	if (!OidIsValid(extension))
-		return STORE_ABSENT;
-
-	relid = get_relname_relid("lease_lock", get_extension_schema(extension));
 	if (!OidIsValid(relid))
-	{
-		/* The extension may have been dropped, or moved, between the two lookups. */
-		AcceptInvalidationMessages();
-		InvalidateCatalogSnapshot();
-		if (!OidIsValid(get_extension_oid("lease_lock", true)))
-			return STORE_ABSENT;
-		relid = extension_relation("lease_lock");
-	}
+		return STORE_ABSENT;
 	if (!ConditionalLockRelationOid(relid, lockmode))
 		return STORE_LOCKED;
 

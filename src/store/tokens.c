@@ -56,7 +56,6 @@
 #include "storage/lmgr.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
@@ -80,25 +79,9 @@ typedef struct EraSequences
 
 static int	failover_wait = 0;	/* milliseconds */
 
-/* Sequence that passed its check; invalid after any change of a sequence. */
-static Oid	checked_sequence = InvalidOid;
-
 /* Era that this process has entered: its token sequence, and when it began. */
 static Oid	entered_sequence = InvalidOid;
 static TimestampTz entered_began = 0;
-
-static void
-forget_relation(Datum arg, Oid relid)
-{
-	if (relid == InvalidOid || relid == checked_sequence)
-		checked_sequence = InvalidOid;
-}
-
-static void
-forget_sequence(Datum arg, int cacheid, uint32 hashvalue)
-{
-	checked_sequence = InvalidOid;
-}
 
 void
 tokens_init(void)
@@ -111,9 +94,6 @@ tokens_init(void)
 							PGC_SIGHUP,
 							GUC_UNIT_MS,
 							NULL, NULL, NULL);
-
-	CacheRegisterRelcacheCallback(forget_relation, (Datum) 0);
-	CacheRegisterSyscacheCallback(SEQRELID, forget_sequence, (Datum) 0);
 }
 
 /* --- Eras ----------------------------------------------------------------- */
@@ -227,24 +207,9 @@ begin_era(const EraSequences *sequences, uint64 record)
 
 /*
  * Compare the record with this server, and begin a new era if they differ, or
- * if the caller wants a new era. Returns when the current era began.
+ * if the caller wants a new era. The current role needs no privileges on the
+ * sequences.
  */
-static TimestampTz
-compare_era(const EraSequences *sequences, bool begin_new)
-{
-	uint64		record = era_record(sequences);
-
-	if (begin_new || (uint64) last_value(sequences->record) != record)
-	{
-		LockDatabaseObject(RelationRelationId, sequences->record, 0, ExclusiveLock);
-		if (begin_new || (uint64) last_value(sequences->record) != record)
-			begin_era(sequences, record);
-		UnlockDatabaseObject(RelationRelationId, sequences->record, 0, ExclusiveLock);
-	}
-	return last_value(sequences->began);
-}
-
-/* Enter the era, even if the current role has no privileges on the sequences. */
 static void
 enter(Oid token_sequence, bool begin_new)
 {
@@ -253,12 +218,20 @@ enter(Oid token_sequence, bool begin_new)
 		.record = sequence_beside(token_sequence, "lease_era_seq"),
 		.began = sequence_beside(token_sequence, "lease_era_began_seq")
 	};
+	uint64		record = era_record(&sequences);
 	Oid			role;
 	int			context;
 
 	GetUserIdAndSecContext(&role, &context);
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
-	entered_began = compare_era(&sequences, begin_new);
+	if (begin_new || (uint64) last_value(sequences.record) != record)
+	{
+		LockDatabaseObject(RelationRelationId, sequences.record, 0, ExclusiveLock);
+		if (begin_new || (uint64) last_value(sequences.record) != record)
+			begin_era(&sequences, record);
+		UnlockDatabaseObject(RelationRelationId, sequences.record, 0, ExclusiveLock);
+	}
+	entered_began = last_value(sequences.began);
 	SetUserIdAndSecContext(role, context);
 	entered_sequence = token_sequence;
 }
@@ -328,16 +301,9 @@ check_sequence(Oid sequence)
 void
 store_prepare_token(LeaseStore *store)
 {
-	Oid			sequence = store->token_sequence;
-
-	LockRelationOid(sequence, RowExclusiveLock);
-	if (sequence != checked_sequence)
-	{
-		/* From here on, an invalidation clears this, and the next call checks again. */
-		checked_sequence = sequence;
-		check_sequence(sequence);
-	}
-	enter_era(sequence);
+	LockRelationOid(store->token_sequence, RowExclusiveLock);
+	check_sequence(store->token_sequence);
+	enter_era(store->token_sequence);
 }
 
 /*

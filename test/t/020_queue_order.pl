@@ -90,7 +90,8 @@ like(answer($_), qr/^t\s+t$/, 'its waiters get it') foreach @sessions[ 0, 1 ];
 # while they hold it. That lease expires, and the queue moves on.
 my @fates = shuffle(map { ('stay', 'deadline', 'statement_timeout', 'cancel', 'kill')[ $_ % 5 ] } 1 .. $waiters);
 my (@lost, @stay, @in_time, %pid);
-my $first_end = 2500 * slowness($node);	# all have joined by then
+my $slow = slowness($node);
+my $first_end = 2500 * $slow;	# all have joined by then
 
 look($node, q{TRUNCATE log});
 look($node, q{SELECT lease_acquire('some', '1 hour', 'holder')});
@@ -102,7 +103,7 @@ foreach my $i (0 .. $#fates)
 	push @lost, $i + 1 if $fates[$i] =~ /cancel|kill/;
 }
 line_up('some', '700 ms', 'SELECT pg_sleep(0.03)',
-	map { [ $sessions[$_], $fates[$_] eq 'deadline' ? sprintf("'%d ms'", $first_end + rand(2500)) : "'1 min'" ] } 0 .. $#fates);
+	map { [ $sessions[$_], $fates[$_] eq 'deadline' ? sprintf("'%d ms'", $first_end + rand(2500)) : "'1 h'" ] } 0 .. $#fates);
 
 @lost = shuffle(@lost);
 foreach my $i (0 .. $#lost)
@@ -126,7 +127,7 @@ foreach my $i (0 .. $#fates)
 
 	like($got, $expected, 'waiter ' . ($i + 1) . ": $fates[$i]");
 }
-is(look($node, q{SELECT count(*) FROM log WHERE waited > wait + interval '1 s'}), 0, 'no wait took longer than its limit');
+is(look($node, "SELECT count(*) FROM log WHERE waited > wait + interval '$slow s'"), 0, 'no wait took longer than its limit');
 is(look($node, q{SELECT count(*) FROM (SELECT substr(owner, 2)::int < lag(substr(owner, 2)::int) OVER (ORDER BY id) AS wrong
 		FROM log WHERE granted) AS t WHERE wrong}), 0, 'waiters got the lease in the order of arrival');
 is(look($node, q{SELECT string_agg(owner, ',' ORDER BY id) FROM log WHERE granted AND owner IN ('} . join("','", @stay) . q{')}),
@@ -140,22 +141,22 @@ becomes($node, q{SELECT lease_acquire('some', '1 hour', 'x')}, 't', 'in the end 
 $node->pgbench('--no-vacuum --client=12 --jobs=1 --transactions=100', 0,
 	[qr/processed: (\d+)\/\1\n/], [qr/^$/], 'hand-offs between 12 sessions', {
 		'hold@6' => q{
-			SELECT 1 / lease_acquire('hot', '1 hour', 'c' || :client_id, '30 s')::int;
+			SELECT 1 / lease_acquire('hot', '1 hour', 'c' || :client_id, '10 min')::int;
 			SELECT 1 / lease_release('hot', 'c' || :client_id)::int;
 		},
 		'block@3' => q{
 			BEGIN;
-			SELECT 1 / lease_acquire('hot', '1 hour', 'c' || :client_id, '30 s')::int;
+			SELECT 1 / lease_acquire('hot', '1 hour', 'c' || :client_id, '10 min')::int;
 			SELECT 1 / lease_release('hot', 'c' || :client_id)::int;
 			END;
 		},
 		'undo@2' => q{
 			BEGIN;
-			SELECT 1 / lease_acquire('hot', '1 hour', 'c' || :client_id, '30 s')::int;
+			SELECT 1 / lease_acquire('hot', '1 hour', 'c' || :client_id, '10 min')::int;
 			ROLLBACK;
 		},
 		'savepoint@2' => q{
-			SELECT 1 / lease_acquire('hot', '1 hour', 'c' || :client_id, '30 s')::int;
+			SELECT 1 / lease_acquire('hot', '1 hour', 'c' || :client_id, '10 min')::int;
 			BEGIN;
 			SAVEPOINT s;
 			SELECT 1 / lease_release('hot', 'c' || :client_id)::int;
@@ -164,13 +165,13 @@ $node->pgbench('--no-vacuum --client=12 --jobs=1 --transactions=100', 0,
 			END;
 		},
 		'expire@2' => q{
-			SELECT 1 / lease_acquire('hot', '2 ms', 'c' || :client_id, '30 s')::int;
+			SELECT 1 / lease_acquire('hot', '2 ms', 'c' || :client_id, '10 min')::int;
 		},
 		'give up@2' => q{
 			SELECT lease_acquire('hot', '2 ms', 'c' || :client_id, '1 ms');
 		},
 		'procedure@2' => q{
-			CALL lease_wait('hot', '1 hour', 'c' || :client_id, '30 s');
+			CALL lease_wait('hot', '1 hour', 'c' || :client_id, '10 min');
 			SELECT 1 / lease_release('hot', 'c' || :client_id)::int;
 		},
 	});

@@ -18,17 +18,17 @@ plan skip_all => 'no signal stops a process here' if $windows_os;
 my $node = start_waiting_node('lost_head', $WaitTest::NEVER);
 
 # How it leaves: SQL that it runs before, its wait, a condition to wait for, what
-# is done to the backend, and its answer.
+# is done to the backend, and its answer. Times are chosen by send_to_short_wait().
 my %ways = (
 	'cancelled' => { do => 'pg_cancel_backend', says => qr/ERROR:  57014: .*user request/ },
 	'killed' => { do => 'pg_terminate_backend', says => qr/FATAL:  57P01/ },
 	'statement_timeout' => {
-		before => q{SET statement_timeout = '500 ms'},
-		when => q{SELECT clock_timestamp() > query_start + interval '600 ms' FROM pg_stat_activity WHERE pid = },
+		before => q{SET statement_timeout = '%d ms';},
+		when => q{SELECT clock_timestamp() > query_start + interval '%d ms' + interval '100 ms' FROM pg_stat_activity WHERE pid = },
 		says => qr/ERROR:  57014: .*statement timeout/,
 	},
 	'out of time' => {
-		wait => q{'500 ms'},
+		wait => q{'%d ms'},
 		when => q{SELECT clock_timestamp() > deadline + interval '100 ms' FROM lease_waiters WHERE pid = },
 		says => qr/^[tf]$/,
 	},
@@ -43,19 +43,17 @@ foreach my $call ('lease_acquire', 'lease_wait')
 		my $head = open_session($node);
 		my $next = open_session($node);
 		my $last = open_session($node);
-		my $wait = $way{wait} // 'NULL';
-		my $pid;
+		my $sql = $call eq 'lease_wait' ? 'CALL lease_wait' : 'SELECT lease_acquire';
 
 		look($node, qq{SELECT lease_acquire('$name', '1 hour', 'holder')});
-		$head->query_safe($way{before}) if $way{before};
-		$pid = send_to_wait($node, $head, $call eq 'lease_wait'
-			? "CALL lease_wait('$name', '1 hour', 'head', $wait)"
-			: "SELECT lease_acquire('$name', '1 hour', 'head', $wait)");
+		my ($pid, $ms) = send_to_short_wait($node, $head, sub {
+				my ($before, $wait) = map { s/%d/$_[0]/r } $way{before} // '', $way{wait} // 'NULL';
+
+				return "$before\n$sql('$name', '1 hour', 'head', $wait)";
+			}, in_queue(), stop => 1);
 		send_to_wait($node, $next, "SELECT lease_acquire('$name', '1 hour', 'next', NULL)");
 		send_to_wait($node, $last, "SELECT lease_acquire('$name', '1 hour', 'last', NULL)");
-
-		stop_backend($pid);
-		becomes($node, $way{when} . $pid, 't', "$name: its time has come") if $way{when};
+		becomes($node, $way{when} =~ s/%d/$ms/r . $pid, 't', "$name: its time has come") if $way{when};
 		is(look($node, qq{SELECT lease_release('$name', 'holder')}), 't', "$name: the lease is released");
 		is(look($node, qq{SELECT string_agg(owner, ',') FROM lease_waiters}), 'head,next,last', "$name: it has its turn");
 		look($node, "SELECT $way{do}($pid)") if $way{do};

@@ -76,9 +76,10 @@ nothing_left($node, 'in time');
 
 # After that the next waiter gets it. The last waiter of the queue makes sure of
 # that; when it leaves, another one takes over.
-$node->append_conf('postgresql.conf', q{lease_lock.handoff_timeout = '500 ms'});
+my $handoff = 0.5 * slowness($node);
+$node->append_conf('postgresql.conf', "lease_lock.handoff_timeout = '$handoff s'");
 $node->reload;
-becomes($node, q{SHOW lease_lock.handoff_timeout}, '500ms', 'a short time to take it');
+becomes($node, q{SELECT setting FROM pg_settings WHERE name = 'lease_lock.handoff_timeout'}, 1000 * $handoff, 'a short time to take it');
 $_->query_safe('SELECT 1') foreach @sessions;
 
 look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
@@ -91,7 +92,7 @@ my $released = time;
 is(look($node, q{SELECT lease_release('r', 'holder')}), 't', 'the lease is released');
 becomes($node, q{SELECT lease_token('r', 'w1') > 0}, 't', 'the second one gets it');
 my $passed = time - $released;
-cmp_ok($passed, '>=', 0.5, 'when the time of the first is over');
+cmp_ok($passed, '>=', $handoff, 'when the time of the first is over');
 cmp_ok($passed, '<', $WaitTest::LIMIT, 'and not only when a waiter looks by itself');
 is(answer($sessions[1]), 't', 'it was granted');
 is(look($node, queue()), 'w2,w0', 'the stopped one stands at the end');
@@ -120,7 +121,7 @@ is(look($node, q{SELECT lease_release('r', 'holder')}), 't', 'two are stopped, t
 becomes($node, q{SELECT lease_token('r', 'w2') > 0}, 't', 'the third one gets it')
   or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
 $passed = time - $released;
-cmp_ok($passed, '>=', 1, 'when the time of both is over');
+cmp_ok($passed, '>=', 2 * $handoff, 'when the time of both is over');
 cmp_ok($passed, '<', $WaitTest::LIMIT, 'and not only when a waiter looks by itself');
 is(look($node, queue()), 'w0,w1', 'the stopped ones keep their order');
 is(answer($sessions[2]), 't', 'it was granted');
@@ -164,7 +165,8 @@ SKIP:
 	$_->quit foreach @sessions;
 	@sessions = map { open_session($node) } 0 .. 2;
 	look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
-	$pids[0] = send_to_wait($node, $sessions[0], q{SELECT lease_acquire('r', '3 s', 'w0', NULL)});
+	my $ttl = 6 * $handoff;
+	$pids[0] = send_to_wait($node, $sessions[0], "SELECT lease_acquire('r', '$ttl s', 'w0', NULL)");
 	wait_for_lease($_) foreach 1, 2;
 	my $before = sleeps($pids[1]);
 	is(look($node, q{SELECT lease_release('r', 'holder')}), 't', 'the lease is released');
@@ -194,11 +196,12 @@ SKIP:
 	$pids[$_] = send_to_wait($node, $sessions[$_], sprintf($writer, $_)) foreach 0, 1;
 	stop_backend($pids[0]);
 	is(look($node, q{SELECT lease_release('r', 'a')}), 't', 'the first is stopped, and one of two readers has gone');
-	look($node, 'SELECT pg_sleep(0.6)');
+	look($node, "SELECT pg_sleep($handoff + 0.1)");
 	my $before = sleeps($pids[1]);
 	my $ticks = ticks($pids[1]);
-	look($node, 'SELECT pg_sleep(2)');
-	cmp_ok(sleeps($pids[1]) - $before, '<=', 12, 'the second looks a few times');
+	my $since = time;
+	look($node, "SELECT pg_sleep(4 * $handoff)");
+	cmp_ok(sleeps($pids[1]) - $before, '<=', 3 * (time - $since) / $handoff, 'the second looks a few times');
 	cmp_ok(ticks($pids[1]) - $ticks, '<=', 20, 'and uses little time');
 	continue_backend($pids[0]);
 	is(look($node, q{SELECT lease_release('r', 'b')}), 't', 'the other one goes');
@@ -237,7 +240,7 @@ nothing_left($node, 'only one');
 		send_sql($new[$n], "SELECT lease_acquire('r', '1 hour', 'n$n', NULL)");
 		becomes($node, 'SELECT count(*) FROM lease_waiters', $n + 1, "behind a row lock: waiter $n comes");
 	}
-	look($node, 'SELECT pg_sleep(2)');
+	look($node, "SELECT pg_sleep(4 * $handoff)");
 	is(look($node, queue()), 'n0,n1,n2', 'behind a row lock: all keep their places');
 	$locker->query_safe('COMMIT');
 	becomes($node, 'SELECT owner FROM lease_status', 'n0', 'behind a row lock: the first one gets it');

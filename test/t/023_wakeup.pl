@@ -31,7 +31,7 @@ sub wait_for_lease
 	my ($n, $place, $ttl) = @_;
 
 	$ttl //= '1 hour';
-	$pids[$n] = send_to_wait($node, $sessions[$n], "SELECT lease_acquire('r', '$ttl', 'w$n', '1 min')", $place);
+	$pids[$n] = send_to_wait($node, $sessions[$n], "SELECT lease_acquire('r', '$ttl', 'w$n', '1 h')", $place);
 	return;
 }
 
@@ -135,7 +135,7 @@ granted_in_turn('again', 0);
 # One transaction releases more leases than the list of changes can hold.
 {
 	look($node, q{SELECT count(lease_acquire('many' || i, '1 hour', 'holder')) FROM generate_series(1, 100) AS i});
-	send_to_wait($node, $sessions[$_], "SELECT lease_acquire('many' || $_ * 49 + 1, '1 hour', 'w$_', '1 min')") foreach 0 .. 2;
+	send_to_wait($node, $sessions[$_], "SELECT lease_acquire('many' || $_ * 49 + 1, '1 hour', 'w$_', '1 h')") foreach 0 .. 2;
 	is(look($node, q{SELECT lease_release_all('holder')}), 100, 'a hundred leases are released at once');
 	is(answer($sessions[$_]), 't', "a waiter of one of them gets it: $_") foreach 0 .. 2;
 	look($node, q{SELECT lease_release_all('w0'), lease_release_all('w1'), lease_release_all('w2')});
@@ -145,10 +145,11 @@ granted_in_turn('again', 0);
 # The waiter has an expired lease when it expires, and never too early.
 {
 	my @late;
+	my $ttl = 0.4 * slowness($node);
 
 	foreach my $try (1 .. 5)
 	{
-		my $expires = look($node, q{SELECT lease_acquire('r', '400 ms', 'holder') \gset
+		my $expires = look($node, qq{SELECT lease_acquire('r', '$ttl s', 'holder') \\gset
 			SELECT expires_at FROM lease_status WHERE resource = 'r'});
 
 		wait_for_lease(0);
@@ -163,10 +164,12 @@ granted_in_turn('again', 0);
 
 # A renewal moves the end that the waiters see.
 {
-	look($node, q{SELECT lease_acquire('r', '500 ms', 'holder')});
+	my $ttl = slowness($node);
+
+	look($node, qq{SELECT lease_acquire('r', '$ttl s', 'holder')});
 	wait_for_lease(0);
 	wait_for_lease(1);
-	my $expires = look($node, q{SELECT lease_renew('r', '1500 ms', 'holder') \gset
+	my $expires = look($node, qq{SELECT lease_renew('r', 2 * interval '$ttl s', 'holder') \\gset
 		SELECT expires_at FROM lease_status WHERE resource = 'r'});
 	is(answer($sessions[0]), 't', 'granted after a renewal');
 	my $late = look($node, "SELECT extract(epoch FROM granted_at - '$expires') * 1000 FROM lease_status WHERE resource = 'r'");

@@ -40,12 +40,12 @@ my %places = (
 	},
 );
 
-# What ends the wait, and with which error.
+# What ends the wait, and with which error. Times are chosen by send_to_short_wait().
 my %ways = (
-	'statement_timeout' => { set => q{SET statement_timeout = '300 ms'}, says => qr/ERROR:  57014: .*statement timeout/ },
-	'lock_timeout' => { set => q{SET lock_timeout = '300 ms'}, says => qr/ERROR:  55P03: .*lock timeout/ },
-	'end of the wait' => { wait => q{'300 ms'}, says => qr/^f$/ },
-	'end of the wait before lock_timeout' => { set => q{SET lock_timeout = '1 min'}, wait => q{'300 ms'}, says => qr/^f$/ },
+	'statement_timeout' => { set => q{SET statement_timeout = '%d ms'}, says => qr/ERROR:  57014: .*statement timeout/ },
+	'lock_timeout' => { set => q{SET lock_timeout = '%d ms'}, says => qr/ERROR:  55P03: .*lock timeout/ },
+	'end of the wait' => { wait => q{'%d ms'}, says => qr/^f$/ },
+	'end of the wait before lock_timeout' => { set => q{SET lock_timeout = '1 h'}, wait => q{'%d ms'}, says => qr/^f$/ },
 	'cancel' => { do => 'pg_cancel_backend', says => qr/ERROR:  57014: .*user request/ },
 	'terminate' => { do => 'pg_terminate_backend', gone => 1, says => qr/FATAL:  57P01/ },
 	'disconnect' => { set => q{SET client_connection_check_interval = '100 ms'}, gone => 1 },
@@ -57,19 +57,19 @@ sub interrupt
 	my %place = %{ $places{$where} };
 	my %way = %{ $ways{$how} };
 	my $name = "$mode, $call at $where: $how";
-	my $wait = $way{wait} // q{'1 min'};
+	my $sql = $call eq 'lease_wait' ? 'CALL lease_wait' : 'SELECT lease_acquire';
 	my $blocker = open_session($node);
 	my $session = open_session($node);
 	my $other = open_session($node) if $place{queue};
-	my $pid;
 
 	$blocker->query_safe(sprintf($place{before}, $name)) if $place{before};
 	$blocker->query_safe(sprintf($place{block}, $name));
 	send_to_wait($node, $other, sprintf($place{queue}, $name), in_lock_manager()) if $place{queue};
-	$session->query_safe($way{set}) if $way{set};
-	$pid = send_to_wait($node, $session, $call eq 'lease_wait'
-		? "CALL lease_wait('$name', '1 hour', 'waiter', $wait)"
-		: "SELECT lease_acquire('$name', '1 hour', 'waiter', $wait)", $place{where});
+	my ($pid) = send_to_short_wait($node, $session, sub {
+			my ($set, $wait) = map { s/%d/$_[0]/r } $way{set} // 'SET lock_timeout = 0', $way{wait} // q{'1 h'};
+
+			return "$set;\n$sql('$name', '1 hour', 'waiter', $wait)";
+		}, $place{where});
 
 	look($node, "SELECT $way{do}($pid)") if $way{do};
 	if ($how eq 'disconnect')
@@ -94,7 +94,7 @@ sub interrupt
 	{
 		$session->query_safe('RESET ALL');
 	}
-	send_to_wait($node, $session, "SELECT lease_acquire('$name', '1 hour', 'again', '1 min')", $place{where});
+	send_to_wait($node, $session, "SELECT lease_acquire('$name', '1 hour', 'again', '1 h')", $place{where});
 	$blocker->query_safe(sprintf($place{free}, $name));
 	is(answer($session), 't', "$name: another wait is granted");
 	is($session->query_safe("SELECT lease_release('$name', 'again')"), 't', "$name: and releases it");
@@ -114,12 +114,11 @@ sub catch
 
 	$blocker->query_safe(sprintf($place{before}, $name)) if $place{before};
 	$blocker->query_safe(sprintf($place{block}, $name));
-	$session->query_safe(q{SET statement_timeout = '200 ms'});
-	$session->query_safe('BEGIN; SAVEPOINT s');
-	session_fails($session, "SELECT lease_acquire('$name', '1 hour', 'waiter', '1 min')", '57014', 'timeout', "$name: ends");
-	$session->query_safe('ROLLBACK TO s; SET LOCAL statement_timeout = 0');
+	$session->query_safe(q{BEGIN; SAVEPOINT s; SET LOCAL statement_timeout = '200 ms'});
+	session_fails($session, "SELECT lease_acquire('$name', '1 hour', 'waiter', '1 h')", '57014', 'timeout', "$name: ends");
+	$session->query_safe('ROLLBACK TO s');
 	is(look($node, 'SELECT count(*) FROM lease_waiters'), 0, "$name: no waiter is left in the open transaction");
-	send_to_wait($node, $session, "SELECT lease_acquire('$name', '1 hour', 'waiter', '1 min')", $place{where});
+	send_to_wait($node, $session, "SELECT lease_acquire('$name', '1 hour', 'waiter', '1 h')", $place{where});
 	$blocker->query_safe(sprintf($place{free}, $name));
 	is(answer($session), 't', "$name: the same transaction waits again, and is granted");
 	$session->query_safe('COMMIT');
@@ -148,9 +147,9 @@ sub run_all
 	$node->safe_psql('postgres', q{
 		CREATE FUNCTION insist(r text) RETURNS boolean LANGUAGE plpgsql AS $$
 		BEGIN
-			FOR i IN 1 .. 10 LOOP
+			FOR i IN 1 .. 1000 LOOP
 				BEGIN
-					RETURN lease_acquire(r, '1 hour', 'waiter', '1 min');
+					RETURN lease_acquire(r, '1 hour', 'waiter', '1 h');
 				EXCEPTION WHEN lock_not_available THEN
 					RAISE WARNING 'try %', i;
 				END;

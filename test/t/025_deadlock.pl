@@ -22,7 +22,7 @@ sub wait_sql
 {
 	my ($call, $resource, $owner, $wait) = @_;
 
-	$wait //= q{'1 min'};
+	$wait //= q{'1 h'};
 	return $call eq 'lease_wait' ? "CALL lease_wait('$resource', '1 hour', '$owner', $wait)"
 	  : "SELECT lease_acquire('$resource', '1 hour', '$owner', $wait)";
 }
@@ -107,10 +107,11 @@ circle(3, 'lease_acquire', patient => 1);
 # them for one another's, is no deadlock.
 {
 	my @sessions = map { open_session($node) } 0, 1;
+	my $wait = 0.8 * slowness($node);
 
 	look($node, q{SELECT lease_acquire('r0', '1 hour', 'o'), lease_acquire('r1', '1 hour', 'o')});
-	send_to_wait($node, $sessions[0], wait_sql('lease_acquire', 'r0', 'o', q{'800 ms'}));
-	send_to_wait($node, $sessions[1], wait_sql('lease_acquire', 'r1', 'o', q{'800 ms'}));
+	send_to_wait($node, $sessions[0], wait_sql('lease_acquire', 'r0', 'o', "'$wait s'"));
+	send_to_wait($node, $sessions[1], wait_sql('lease_acquire', 'r1', 'o', "'$wait s'"));
 	is(answer($_), 'f', 'who waits for a lease of its own runs out of time') foreach @sessions;
 	look($node, q{SELECT lease_release_all('o')});
 	nothing_left($node, 'own lease');
@@ -121,9 +122,10 @@ circle(3, 'lease_acquire', patient => 1);
 # waits for.
 {
 	my @sessions = map { open_session($node) } 0, 1;
+	my $ttl = slowness($node);
 
-	look($node, q{SELECT lease_acquire('r0', '1 hour', 'o0'), lease_acquire('r1', '1 s', 'o1')});
-	$sessions[$_]->query_safe(q{SET deadlock_timeout = '1500 ms'}) foreach 0, 1;
+	look($node, qq{SELECT lease_acquire('r0', '1 hour', 'o0'), lease_acquire('r1', '$ttl s', 'o1')});
+	$sessions[$_]->query_safe("SET deadlock_timeout = '${ttl}500 ms'") foreach 0, 1;
 	send_to_wait($node, $sessions[0], wait_sql('lease_acquire', 'r1', 'o0'));
 	send_to_wait($node, $sessions[1], wait_sql('lease_acquire', 'r0', 'o1'));
 	is(answer($sessions[0]), 't', 'a lease of the circle runs out before it is found');
@@ -178,7 +180,7 @@ foreach my $call ('lease_acquire', 'lease_acquire later')
 # Half of a circle waits behind an open transaction, the other half behind a
 # committed lease: the server's detector does not see it. The member that sleeps
 # in the queue gets the error, since a waiter in the lock manager cannot be
-# woken.
+# woken. Its error ends its transaction, so the other one may not be seen to wait.
 foreach my $open (q{lease_acquire('r0', '1 hour', 'a')}, q{lease_renew('r0', '2 hours', 'a')})
 {
 	my $transaction = open_session($node);
@@ -188,7 +190,7 @@ foreach my $open (q{lease_acquire('r0', '1 hour', 'a')}, q{lease_renew('r0', '2 
 	look($node, q{SELECT lease_acquire('r1', '1 hour', 'b')});
 	is($transaction->query_safe("BEGIN; SELECT $open"), 't', "$open: begins");
 	send_to_wait($node, $transaction, wait_sql('lease_acquire', 'r1', 'a'));
-	send_to_wait($node, $other, wait_sql('lease_acquire', 'r0', 'b'), in_lock_manager());
+	send_sql($other, wait_sql('lease_acquire', 'r0', 'b'));
 	like(answer($transaction), qr/ERROR:  40P01: deadlock detected while waiting for the lease on "r1"/,
 		"$open: the transaction is told");
 	$transaction->query_safe('ROLLBACK');

@@ -91,13 +91,14 @@ foreach my $call ('lease_acquire', 'lease_wait')
 		my $where = $place eq in_queue() ? 'held lease' : 'open transaction';
 
 		$blocker->query_safe(q{BEGIN; SELECT lease_release('r', 'w0')}) if $place eq in_lock_manager();
-		foreach my $way ([ 'SET statement_timeout = 200', '57014' ], [ 'pg_cancel_backend', '57014' ], [ 'SET lock_timeout = 200', '55P03' ])
+		foreach my $way ([ 'SET statement_timeout = %d', '57014' ], [ 'pg_cancel_backend', '57014' ], [ 'SET lock_timeout = %d', '55P03' ])
 		{
 			my ($do, $state) = @$way;
 
 			next if $state eq '55P03' && $where eq 'held lease';
-			$sessions[1]->query_safe($do) if $do =~ /^SET/;
-			$pid = send_to_wait($node, $sessions[1], wait_sql($call, 'w1', q{'1 min'}), $place);
+			($pid) = send_to_short_wait($node, $sessions[1], sub {
+					return ($do =~ /^SET/ ? sprintf("$do;\n", $_[0]) : '') . wait_sql($call, 'w1', q{'1 h'});
+				}, $place);
 			look($node, "SELECT $do($pid)") if $do !~ /^SET/;
 			like(answer($sessions[1]), qr/ERROR:  $state/, "$call at $where: $do");
 			$sessions[1]->query_safe('RESET statement_timeout; RESET lock_timeout');

@@ -18,26 +18,31 @@ plan skip_all => 'no signal stops a process here' if $windows_os;
 
 my $node = start_waiting_node('wait_ends', <<'CONF');
 deadlock_timeout = 1s
-lease_lock.handoff_timeout = 500ms
 client_connection_check_interval = 0
 CONF
+my $slow = slowness($node);
+$node->append_conf('postgresql.conf', 'lease_lock.handoff_timeout = ' . 500 * $slow);
+$node->reload;
+becomes($node, q{SELECT setting FROM pg_settings WHERE name = 'lease_lock.handoff_timeout'}, 500 * $slow, 'the time to take a lease');
 my $active = q{SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND pid = };
 
 # While the backend is stopped, its own time runs out, and the server requests an
 # end of the wait as well. So it finds both at once. The server's request counts.
+# Times are chosen by send_to_short_wait().
 sub at_the_same_moment
 {
 	my ($name, %way) = @_;
 	my $holder = open_session($node);
 	my $session = open_session($node);
-	my $pid;
 
 	$holder->query_safe("BEGIN; SELECT lease_acquire('$name', '1 hour', 'holder')");
-	$session->query_safe($way{set}) if $way{set};
-	$pid = send_to_wait($node, $session, "SELECT lease_acquire('$name', '1 hour', 'w', $way{wait})", in_lock_manager());
-	stop_backend($pid);
+	my ($pid, $ms) = send_to_short_wait($node, $session, sub {
+			my ($set, $wait) = map { s/%d/$_[0]/r } $way{set} // '', $way{wait};
+
+			return "$set\nSELECT lease_acquire('$name', '1 hour', 'w', $wait)";
+		}, in_lock_manager(), first => $way{first}, stop => 1);
 	look($node, "SELECT $way{do}($pid)") if $way{do};
-	becomes($node, "SELECT clock_timestamp() > query_start + interval '$way{after}' FROM pg_stat_activity WHERE pid = $pid",
+	becomes($node, "SELECT clock_timestamp() > query_start + interval '$ms ms' + interval '$way{after}' FROM pg_stat_activity WHERE pid = $pid",
 		't', "$name: its time has come, too");
 	continue_backend($pid);
 	becomes($node, "$active$pid", 0, "$name: the wait ends")
@@ -50,19 +55,20 @@ sub at_the_same_moment
 	return;
 }
 
-at_the_same_moment('cancel and end of the wait', wait => q{'500 ms'}, do => 'pg_cancel_backend', after => '700 ms', says => qr/ERROR:  57014: .*user request/);
+at_the_same_moment('cancel and end of the wait', wait => q{'%d ms'}, do => 'pg_cancel_backend', after => '200 ms', says => qr/ERROR:  57014: .*user request/);
 at_the_same_moment('cancel and deadlock check', wait => 'NULL', do => 'pg_cancel_backend', after => '2500 ms', says => qr/ERROR:  57014: .*user request/);
 at_the_same_moment(
 	'statement_timeout and deadlock check',
-	set => q{SET statement_timeout = '2300 ms'},
-	wait => q{'1 min'},
-	after => '2800 ms',
+	set => q{SET statement_timeout = '%d ms';},
+	first => 2300,
+	wait => q{'1 h'},
+	after => '500 ms',
 	says => qr/ERROR:  57014: .*statement timeout/);
 at_the_same_moment(
 	'lock_timeout and end of the wait',
-	set => q{SET lock_timeout = '300 ms'},
-	wait => q{'1 min'},
-	after => '2800 ms',
+	set => q{SET lock_timeout = '%d ms';},
+	wait => q{'1 h'},
+	after => '2500 ms',
 	says => qr/ERROR:  55P03: .*lock timeout/);
 
 # The bounds of many waits and the server's requests, at random: a wait that
@@ -71,12 +77,13 @@ at_the_same_moment(
 	my $holder = open_session($node);
 	my $session = open_session($node);
 	my %count;
+	my $timeout = 20 * $slow;
 
 	$holder->query_safe(q{BEGIN; SELECT lease_acquire('random', '1 hour', 'holder')});
-	$session->query_safe(q{SET statement_timeout = '20 ms'});
+	$session->query_safe("SET statement_timeout = '$timeout ms'");
 	foreach my $round (1 .. 200)
 	{
-		my $wait = 15 + int(rand(10));
+		my $wait = int($timeout * (0.75 + rand(0.5)));
 
 		$session->query("SELECT lease_acquire('random', '1 hour', 'w', '$wait ms')");
 		$count{ $session->{stderr} =~ /57014/ ? 'timeout' : $session->{stderr} eq '' ? 'end' : $session->{stderr} }++;
@@ -84,7 +91,7 @@ at_the_same_moment(
 		my $since = time;
 		$session->query('SELECT 1');
 		# A timeout that comes too early was meant for the wait.
-		$count{"then $session->{stderr}"}++ if $session->{stderr} ne '' && time - $since < 0.02;
+		$count{"then $session->{stderr}"}++ if $session->{stderr} ne '' && time - $since < $timeout / 1000;
 		$session->{stderr} = '';
 	}
 	is(join(', ', sort keys %count), 'end, timeout', 'bounds at random: each wait ends one way or the other');
@@ -105,7 +112,7 @@ foreach my $others ('waiters', 'a try')
 	$pid = send_to_wait($node, $sessions[0], q{SELECT lease_acquire('away', '1 hour', 'w0', NULL)}, in_lock_manager());
 	if ($others eq 'waiters')
 	{
-		send_to_wait($node, $sessions[$_], "SELECT lease_acquire('away', '1 hour', 'w$_', '1 min')", in_lock_manager()) foreach 1, 2;
+		send_to_wait($node, $sessions[$_], "SELECT lease_acquire('away', '1 hour', 'w$_', '1 h')", in_lock_manager()) foreach 1, 2;
 	}
 	stop_backend($pid);
 	$holder->query_safe('ROLLBACK');
@@ -140,7 +147,7 @@ foreach my $others ('waiters', 'a try')
 	$pid = send_to_wait($node, $first, q{SELECT lease_acquire('excused', '1 hour', 'w0', NULL)}, in_lock_manager());
 	send_to_wait($node, $second, q{SELECT lease_acquire('excused', '1 hour', 'w1', NULL)}, in_lock_manager());
 	stop_backend($pid);
-	look($node, 'SELECT pg_sleep(1.5)');
+	look($node, "SELECT pg_sleep(1.5 * $slow)");
 	continue_backend($pid);
 	$holder->query_safe('ROLLBACK');
 	is(answer($first), 't', 'late, but while the transaction runs: it keeps its place');
@@ -160,8 +167,8 @@ SKIP:
 	my $next = open_session($node);
 
 	look($node, q{SELECT lease_acquire('gone', '1 hour', 'holder')});
-	send_to_wait($node, $session, q{SELECT lease_acquire('gone', '1 hour', 'w0', '1 min')});
-	send_to_wait($node, $next, q{SELECT lease_acquire('gone', '1 hour', 'w1', '1 min')});
+	send_to_wait($node, $session, q{SELECT lease_acquire('gone', '1 hour', 'w0', '1 h')});
+	send_to_wait($node, $next, q{SELECT lease_acquire('gone', '1 hour', 'w1', '1 h')});
 	$session->{run}->kill_kill;
 	becomes($node, q{SELECT string_agg(owner, ',') FROM lease_waiters}, 'w1', 'a client that was killed leaves the queue');
 	look($node, q{SELECT lease_release('gone', 'holder')});
@@ -172,7 +179,7 @@ SKIP:
 	my $holder = open_session($node);
 	$session = open_session($node);
 	$holder->query_safe(q{BEGIN; SELECT lease_acquire('gone', '1 hour', 'holder')});
-	send_to_wait($node, $session, q{SELECT lease_acquire('gone', '1 hour', 'w0', '1 min')}, in_lock_manager());
+	send_to_wait($node, $session, q{SELECT lease_acquire('gone', '1 hour', 'w0', '1 h')}, in_lock_manager());
 	$session->{run}->kill_kill;
 	$holder->query_safe('ROLLBACK');
 	becomes($node, q{SELECT (SELECT count(*) FROM lease_waiters), (SELECT count(*) FROM lease_status WHERE resource = 'gone')}, '0|0',

@@ -37,9 +37,10 @@ sub ends
 }
 
 # A has what B waits for in the lock manager, and waits for B's lease.
+my $ttl = 0.5 * slowness($node);
 my %ways = (
 	'an asserted lease that ran out' => [
-		q{SELECT lease_acquire('a', '500 ms', 'A')}, q{BEGIN; SELECT lease_assert('a', 'A') > 0}, q{SELECT pg_sleep(0.6)} ],
+		"SELECT lease_acquire('a', '$ttl s', 'A')", q{BEGIN; SELECT lease_assert('a', 'A') > 0}, "SELECT pg_sleep($ttl)" ],
 	'a row lock on a lease that ran out' => [
 		q{SELECT lease_acquire('a', '1 ms', 'A')}, q{BEGIN; SELECT FROM lease_lock WHERE resource = 'a' FOR UPDATE} ],
 	'an uncommitted lease' => [ q{BEGIN; SELECT lease_acquire('a', '1 hour', 'A')} ]);

@@ -73,7 +73,7 @@ nothing_left($node, 'pool');
 is(look($node, q{SELECT lease_acquire_permit('one', 2, '1 hour', 'a')}), 't', 'one of two permits is taken');
 foreach my $end ('released', 'expired')
 {
-	my $ttl = $end eq 'expired' ? '500 ms' : '1 hour';
+	my $ttl = $end eq 'expired' ? 500 * slowness($node) . ' ms' : '1 hour';
 
 	is($sessions[3]->query_safe("BEGIN; SELECT lease_acquire_permit('one', 2, '$ttl', 'c')"), 't', "$end: the other one in an open transaction");
 	send_to_wait($node, $sessions[0], q{SELECT lease_acquire_permit('one', 2, '1 hour', 'w', NULL)});

@@ -142,9 +142,10 @@ SKIP:
 # The next one learns it when the first one leaves.
 {
 	my @sessions = map { open_session($node) } 0, 1;
+	my $min_hold = 1500 * slowness($node);
 	my $pid;
 
-	look($node, q{SELECT granted FROM lease_request('kept', '2 hours', 'holder', min_hold => '1500 ms')});
+	look($node, qq{SELECT granted FROM lease_request('kept', '2 hours', 'holder', min_hold => '$min_hold ms')});
 	$pid = send_to_wait($node, $sessions[0], q{SELECT lease_acquire('kept', '1 hour', 'w0', NULL)});
 	send_to_wait($node, $sessions[1], q{SELECT lease_acquire('kept', '1 hour', 'w1', NULL)});
 	is(look($node, q{SELECT lease_release('kept', 'holder')}), 't', 'released within min_hold');
@@ -195,7 +196,8 @@ SKIP:
 	nothing_left($node, 'called for b');
 
 	# It alone knows when b is free, since it was first. It gets a, and tells.
-	look($node, q{SELECT lease_acquire('a', '1 hour', 'holder'), granted FROM lease_request('b', '2 hours', 'holder', min_hold => '1500 ms')});
+	my $min_hold = 1500 * slowness($node);
+	look($node, qq{SELECT lease_acquire('a', '1 hour', 'holder'), granted FROM lease_request('b', '2 hours', 'holder', min_hold => '$min_hold ms')});
 	send_to_wait($node, $any, q{SELECT lease_acquire_any('{a,b}', '1 hour', 'any', NULL)});
 	send_to_wait($node, $one, q{SELECT lease_acquire('b', '1 hour', 'one', NULL)});
 	is(look($node, q{SELECT lease_release('b', 'holder')}), 't', 'knows of b: it is released within min_hold');

@@ -39,14 +39,15 @@ sub pid_of
 
 # A session has a resource in its transaction, loses it, and wants it again,
 # while another one waits for that transaction: it goes first.
+my $ttl = 0.5 * slowness($node);
 my %again = (
 	'released' => [
 		q{SELECT lease_acquire('r', '1 hour', 'a')},
 		q{SELECT lease_release('r', 'a')},
 		q{SELECT lease_acquire('r', '1 hour', 'a', NULL)}, q{lease_acquire('r', '1 hour', 'b', NULL)} ],
 	'asserted and expired' => [
-		q{SELECT lease_acquire('r', '500 ms', 'a'); COMMIT; BEGIN; SELECT lease_assert('r', 'a') > 0},
-		q{SELECT pg_sleep(0.6)},
+		"SELECT lease_acquire('r', '$ttl s', 'a'); COMMIT; BEGIN; SELECT lease_assert('r', 'a') > 0",
+		"SELECT pg_sleep($ttl)",
 		q{SELECT lease_acquire('r', '1 hour', 'a', NULL)}, q{lease_acquire('r', '1 hour', 'b', NULL)} ],
 	'a second permit' => [
 		q{SELECT lease_acquire_permit('r', 2, '1 hour', 'a')},
@@ -109,11 +110,12 @@ foreach my $way (sort keys %again)
 foreach my $way ('is cancelled', 'gets another lease', 'runs out of time')
 {
 	my ($first, $second) = map { open_session($node) } 1, 2;
+	my $wait = 4 * slowness($node);
 
 	look($node, q{SELECT lease_acquire('r', '1 hour', 'holder'), lease_acquire('other', '1 hour', 'holder')});
-	send_to_wait($node, $first, q{SELECT lease_acquire_any('{r,other}', '1 hour', 'first', '4 s')});
+	send_to_wait($node, $first, "SELECT lease_acquire_any('{r,other}', '1 hour', 'first', '$wait s')");
 	my $waiter = send_to_wait($node, $second, q{SELECT lease_acquire('r', '1 hour', 'second', NULL)});
-	look($node, q{SELECT granted FROM lease_request('r', '6 s', 'holder', if_own => 'renew')});
+	look($node, "SELECT granted FROM lease_request('r', 1.5 * interval '$wait s', 'holder', if_own => 'renew')");
 	look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters WHERE owner = 'first'}) if $way eq 'is cancelled';
 	look($node, q{SELECT lease_release('other', 'holder')}) if $way eq 'gets another lease';
 	answer($first);

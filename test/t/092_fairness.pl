@@ -160,9 +160,10 @@ foreach my $how ('gives up', 'cancelled', 'killed')
 	my $r = "writer $how";
 	my $writer = open_session($node);
 	my $pid = $writer->query_safe('SELECT pg_backend_pid()');
+	my $wait = $how eq 'gives up' ? "'" . slowness($node) . " s'" : 'NULL';
 
 	look($node, "SELECT acquire('shared', '$r', 'reader1', '0')");
-	send_sql($writer, "SELECT acquire('exclusive', '$r', 'writer', " . ($how eq 'gives up' ? "'1 s'" : 'NULL') . ')');
+	send_sql($writer, "SELECT acquire('exclusive', '$r', 'writer', $wait)");
 	becomes($node, "SELECT owner FROM lease_waiters WHERE resource = '$r' AND position = 1", 'writer', "$r: waits");
 	line_up($r, 2, 'shared', 'reader2');
 	line_up($r, 3, 'shared', 'reader3');

@@ -22,6 +22,7 @@ our @EXPORT = qw(
   answer
   last_words
   send_to_wait
+  send_to_short_wait
   in_queue
   in_lock_manager
   nothing_left
@@ -147,7 +148,7 @@ sub in_lock_manager
 # no such timer, so only the queue can wake it.
 sub send_to_wait
 {
-	my ($node, $session, $sql, $place) = @_;
+	my ($node, $session, $sql, $place, %params) = @_;
 	my $pid = $session->query_safe(q{SELECT pg_backend_pid() || COALESCE(pg_stat_force_next_flush()::text, '')});
 	my $end = time + $LIMIT;
 
@@ -155,10 +156,37 @@ sub send_to_wait
 	send_sql($session, $sql);
 	until (look($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND $place") == 1)
 	{
+		return if $params{may_end}
+		  && look($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND state = 'idle' AND query !~ '^(SET|SELECT pg_backend_pid)'");
 		die "backend $pid does not wait where expected: $sql" if time > $end;
 		usleep(10_000);
 	}
 	return $pid;
+}
+
+# The same with SQL whose wait ends by itself. A function makes it from a number
+# of milliseconds. If the wait was over before it was seen, or before the backend
+# was stopped, if it is to be stopped, it is tried with twice the time. Returns
+# the pid and the time.
+sub send_to_short_wait
+{
+	my ($node, $session, $make_sql, $place, %params) = @_;
+
+	$place //= in_queue();
+	for (my $ms = $params{first} // 300; $ms < 1000 * $LIMIT; $ms *= 2)
+	{
+		my $pid = send_to_wait($node, $session, $make_sql->($ms), $place, may_end => 1);
+
+		if ($pid)
+		{
+			return ($pid, $ms) if !$params{stop};
+			stop_backend($pid);
+			return ($pid, $ms) if look($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND $place") == 1;
+			continue_backend($pid);
+		}
+		note("$ms ms were not enough: ", answer($session));
+	}
+	die 'never seen to wait: ' . $make_sql->('n');
 }
 
 # Test that no waiter and no lock is left behind.

@@ -6,7 +6,7 @@ import { after, afterEach, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { Closed, LeaseLost, Leases, LeaseTaken } from 'lease-lock'
-import { aborted, isHeld, LONG, Proxy, server, sql, start, stop, until, waiters } from './setup.js'
+import { aborted, isHeld, LONG, Proxy, server, slowness, sql, start, stop, until, waiters } from './setup.js'
 
 let places
 before(async () => { places = await start() })
@@ -35,9 +35,9 @@ async function lost(promise) {
 }
 
 everywhere('hold excludes until its function ends', async (leases) => {
-  const seen = await leases.hold('door', { ttl: 30_000, payload: { why: 'paint' } }, async (lease, signal) => {
+  const seen = await leases.hold('door', { ttl: 600_000, payload: { why: 'paint' } }, async (lease, signal) => {
     assert.equal(typeof lease.token, 'bigint')
-    assert(lease.remaining() > 0 && lease.remaining() < 30_000 && !lease.lost && !signal.aborted)
+    assert(lease.remaining() > 0 && lease.remaining() < 600_000 && !lease.lost && !signal.aborted)
     assert.deepEqual(await sql("SELECT owner, token, payload FROM lease_status WHERE resource = 'door'"),
       [[lease.owner, String(lease.token), { why: 'paint' }]])
     assert.equal(lease.owner.split(':')[1], String(process.pid))
@@ -45,7 +45,7 @@ everywhere('hold excludes until its function ends', async (leases) => {
     await assert.rejects(leases.hold('door', { wait: 100 }), (error) => {
       assert(error instanceof LeaseTaken)
       assert.deepEqual([error.reason, error.blockedBy], ['held', lease.owner])
-      return error.blockedFor > 25_000 && error.blockedFor <= 30_000
+      return error.blockedFor > 400_000 && error.blockedFor <= 600_000
     })
     return lease
   })
@@ -80,21 +80,24 @@ everywhere('modes and options', async (leases) => {
 })
 
 everywhere('a wait ends with the release', async (leases) => {
-  const first = await leases.hold('queue')
-  const waiting = leases.hold('queue', { ttl: 6000, wait: LONG })
-  await sleep(6500) // longer than its ttl: the lease counts from the grant, not from the request
+  const ttl = 6000 * (await slowness())
+  const first = await leases.hold('queue', { ttl: 600_000 })
+  const waiting = leases.hold('queue', { ttl, wait: LONG })
+  await sleep(ttl + 500) // longer than its ttl: the lease counts from the grant, not from the request
   await first.release()
   const second = await waiting
-  assert(second.remaining() > 0 && second.remaining() <= 6000)
+  assert(second.remaining() > 0 && second.remaining() <= ttl)
 })
 
-everywhere('renewal outlasts the ttl', (leases) =>
-  leases.hold('long', { ttl: 6000 }, async (lease) => {
+everywhere('renewal outlasts the ttl', async (leases) => {
+  const slow = await slowness()
+  await leases.hold('long', { ttl: 6000 * slow }, async (lease) => {
     for (let n = 0; n < 10; n++) {
-      await sleep(800)
+      await sleep(800 * slow)
       assert(!lease.lost && (await isHeld('long')))
     }
-  }))
+  })
+})
 
 everywhere('a broken lease is lost at the next renewal', async (leases) => {
   let told
@@ -152,7 +155,7 @@ for (const word of ['lease_request', 'lease_renew', 'lease_release', 'lease_asse
     const leases = new Leases(proxy.at)
     t.after(async () => { await leases.close(); proxy.close() })
     proxy.loseAnswerTo = word
-    await leases.hold('answer', { ttl: 9000 }, async (lease) => {
+    await leases.hold('answer', { ttl: 9000 * (await slowness()) }, async (lease) => {
       await until(() => proxy.loseAnswerTo === null || !['lease_request', 'lease_renew'].includes(word))
       await lease.transaction((client) => client.query('SELECT 1'))
       await sleep(1000)
@@ -169,7 +172,8 @@ test('one locked row does not lose other leases', async (t) => {
   await blocker.connect()
   t.after(() => leases.close())
   const held = []
-  for (let n = 0; n < 50; n++) held.push(await leases.hold(`many:${n}`, { ttl: 12_000 }))
+  const ttl = 12_000 * (await slowness())
+  for (let n = 0; n < 50; n++) held.push(await leases.hold(`many:${n}`, { ttl }))
   await blocker.query("BEGIN; SELECT FROM lease_lock WHERE resource = 'many:7' FOR UPDATE")
   await aborted(held[7].signal)
   await blocker.end() // before leases are ended after the test
@@ -181,16 +185,17 @@ test('500 leases with one connection for renewal', async (t) => {
   const leases = new Leases(config)
   t.after(() => leases.close())
   const held = []
-  for (let n = 0; n < 500; n++) held.push(await leases.hold(`crowd:${n}`, { ttl: 12_000 }))
+  const slow = await slowness()
+  for (let n = 0; n < 500; n++) held.push(await leases.hold(`crowd:${n}`, { ttl: 12_000 * slow }))
   const calls = async () => Number((await sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'crowd'"))[0][0])
-  await sleep(8000)
+  await sleep(8000 * slow)
   assert.equal(held.filter((lease) => lease.lost).length, 0)
   assert.equal(await calls(), 2)
 })
 
 everywhere('elect runs while leader, and stands again', async (leases) => {
   const terms = []
-  const result = await leases.elect('leader', { ttl: 9000 }, async (lease, signal) => {
+  const result = await leases.elect('leader', { ttl: 9000 * (await slowness()) }, async (lease, signal) => {
     terms.push(lease.token)
     if (terms.length > 1) return 'done'
     await sql("SELECT lease_break('leader')")
@@ -215,16 +220,17 @@ everywhere('a transaction under a lease of 100 days', (leases) =>
 
 test('a connection for renewal that takes long to open is used all the same', async (t) => {
   // A third of the ttl is over before the renewal, another sixth before it is connected.
+  const ttl = 12_000 * (await slowness())
   class Slow extends pg.Client {
     async connect() {
-      await sleep(2200)
+      await sleep(ttl / 6 + 200)
       return super.connect()
     }
   }
   const pool = new pg.Pool(server)
   const leases = new Leases({ connect: () => pool.connect(), options: { ...server, Client: Slow } })
   t.after(async () => { await leases.close(); await pool.end() })
-  await leases.hold('slow', { ttl: 12_000 }, async (lease) => {
+  await leases.hold('slow', { ttl }, async (lease) => {
     const deadline = lease.deadline
     await until(() => lease.lost || lease.deadline > deadline)
     lease.check()

@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 
 // Only so that a test that hangs ends: no test depends on speed.
-export const LONG = 60_000
+export const LONG = 1000 * Number(process.env.PG_TEST_TIMEOUT_DEFAULT ?? 180)
 
 export const server = { host: '127.0.0.1', port: Number(process.env.PGPORT), user: 'postgres', database: 'postgres' }
 const admin = new pg.Pool({ ...server, max: 4 })
@@ -25,6 +25,17 @@ export async function until(condition) {
     if (Date.now() > end) throw new Error('it did not happen')
     await sleep(20)
   }
+}
+
+// How many times slower than a quiet machine is this one now? So much longer is a ttl that steps must not outlast.
+export async function slowness() {
+  const since = Date.now()
+  for (let n = 0; n < 5; n++) {
+    const client = new pg.Client(server)
+    await client.connect()
+    await client.end()
+  }
+  return 1 + Math.floor((Date.now() - since) / 200)
 }
 
 export async function isHeld(resource) {

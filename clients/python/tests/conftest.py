@@ -22,7 +22,7 @@ CLIENTS = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(CLIENTS / "python"))
 
 # Only so that a test that hangs ends: no test depends on speed.
-LONG = 60
+LONG = int(os.environ.get("PG_TEST_TIMEOUT_DEFAULT", "180"))
 
 
 def free_port():
@@ -105,6 +105,15 @@ def server(folder):
         yield server
     finally:
         server.control("stop", "-m", "fast")
+
+
+@pytest.fixture
+def slow(server):
+    """How many times slower than a quiet machine is this one now? So much longer is a ttl that steps must not outlast."""
+    since = time.monotonic()
+    for _ in range(5):
+        psycopg.connect(server.dsn()).close()
+    return 1 + int((time.monotonic() - since) / 0.2)
 
 
 @pytest.fixture(scope="session")

@@ -36,10 +36,11 @@ def waiters(server, resource):
 
 
 @in_loop
-async def test_hold_excludes_until_the_end_of_the_block(dsn, server):
+async def test_hold_excludes_until_the_end_of_the_block(dsn, server, slow):
+    ttl = 9 * slow
     async with AsyncLeases(dsn) as leases:
-        async with leases.hold("door", ttl=9, payload=[1]) as lease:
-            assert isinstance(lease.token, int) and 0 < lease.remaining() < 9 and not lease.lost.is_set()
+        async with leases.hold("door", ttl=ttl, payload=[1]) as lease:
+            assert isinstance(lease.token, int) and 0 < lease.remaining() < ttl and not lease.lost.is_set()
             assert await leases.try_hold("door") is None
             with pytest.raises(LeaseTaken) as taken:
                 await leases.hold("door", wait=0.1)
@@ -59,9 +60,9 @@ async def test_hold_excludes_until_the_end_of_the_block(dsn, server):
 
 
 @in_loop
-async def test_a_busy_event_loop_does_not_stop_renewal(server):
-    async with AsyncLeases(server.dsn()) as leases, leases.hold("busy", ttl=9) as lease:
-        time.sleep(10)
+async def test_a_busy_event_loop_does_not_stop_renewal(server, slow):
+    async with AsyncLeases(server.dsn()) as leases, leases.hold("busy", ttl=9 * slow) as lease:
+        time.sleep(10 * slow)
         assert is_held(server, "busy")
         lease.check()
 
@@ -115,10 +116,10 @@ async def test_transaction_commits_or_rolls_back(server, make_proxy, pooled):
 
 @pytest.mark.parametrize("lost", [b"lease_request", b"lease_renew", b"lease_release", b"lease_assert"])
 @in_loop
-async def test_a_lost_answer_is_asked_for_again(proxy, server, lost):
+async def test_a_lost_answer_is_asked_for_again(proxy, server, slow, lost):
     async with AsyncLeases(server.dsn(proxy.port)) as leases:
         proxy.lose_answer_to = lost
-        async with leases.hold("answer", ttl=9) as lease:
+        async with leases.hold("answer", ttl=9 * slow) as lease:
             await until(lambda: proxy.lose_answer_to is None or lost not in (b"lease_request", b"lease_renew"))
             async with lease.transaction() as cursor:
                 await cursor.execute("SELECT 1")
@@ -141,7 +142,7 @@ async def test_a_cancelled_wait_leaves_nothing(dsn, server):
 
 
 @in_loop
-async def test_elect_cancels_and_stands_again(dsn, server):
+async def test_elect_cancels_and_stands_again(dsn, server, slow):
     terms, cancelled = [], []
 
     async def run(lease):
@@ -156,7 +157,7 @@ async def test_elect_cancels_and_stands_again(dsn, server):
             raise
 
     async with AsyncLeases(dsn) as leases:
-        assert await leases.elect("leader", run, ttl=9) == "done"
+        assert await leases.elect("leader", run, ttl=9 * slow) == "done"
     assert cancelled == terms[:1] and terms[0] < terms[1]
 
 

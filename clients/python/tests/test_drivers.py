@@ -14,7 +14,7 @@ def is_held(server, resource):
 
 
 @pytest.fixture
-def coordinator(server):
+def coordinator(server, slow):
     """As tooz finds it by the entry point, which the test of the package looks at."""
     pytest.importorskip("tooz")
     from oslo_utils import netutils
@@ -22,21 +22,22 @@ def coordinator(server):
 
     from lease_lock.tooz import LeaseDriver
 
-    url = netutils.urlsplit(f"postgresql-lease://postgres@127.0.0.1:{server.port}/postgres?ttl=6&application_name=tooz")
+    url = netutils.urlsplit(f"postgresql-lease://postgres@127.0.0.1:{server.port}/postgres"
+                            f"?ttl={6 * slow}&application_name=tooz")
     driver = LeaseDriver(b"member", url, parse_qs(url.query))
     driver.start()
     yield driver
     driver.stop()
 
 
-def test_tooz_lock(server, coordinator):
+def test_tooz_lock(server, slow, coordinator):
     import tooz
 
     lock, other = coordinator.get_lock(b"printer"), coordinator.get_lock(b"printer")
     with lock:
         assert lock.acquired and lock.is_still_owner() and is_held(server, "printer")
         assert not other.acquire(blocking=False) and not other.acquire(blocking=0.1) and not lock.acquire(blocking=False)
-        time.sleep(7)
+        time.sleep(7 * slow)
         assert lock.is_still_owner()        # longer than the ttl
         threading.Timer(0.5, lock.release).start()
         assert other.acquire()

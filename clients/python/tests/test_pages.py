@@ -20,7 +20,7 @@ class Main {
         properties.setProperty("user", "postgres");
         Runnable lost = () -> System.out.println("lost " + args[2] + " " + uptime());
         try (HeldLease lease = new HeldLease("jdbc:postgresql://127.0.0.1:" + args[0].split("port=")[1].split(" ")[0]
-                + "/postgres", properties, args[2], Duration.ofSeconds(12), lost)) {
+                + "/postgres", properties, args[2], Duration.ofSeconds(Long.parseLong(args[1])), lost)) {
             System.out.println("held " + args[2] + " " + lease.token);
             while (System.in.read() >= 0) { }
         }
@@ -40,7 +40,7 @@ class Main {
 RUBY = """
 $stdout.sync = true
 lost = -> { puts "lost #{ARGV[2]} #{Process.clock_gettime(Process::CLOCK_BOOTTIME)}" }
-with_lease(ARGV[0], ARGV[2], ttl: 12, lost: lost) do |_, token|
+with_lease(ARGV[0], ARGV[2], ttl: ARGV[1].to_i, lost: lost) do |_, token|
   puts "held #{ARGV[2]} #{token}"
   $stdin.read
 end
@@ -48,7 +48,8 @@ end
 
 GO = """
 func main() {
-	err := WithLease(context.Background(), os.Args[1], os.Args[3], 12*time.Second, func(ctx context.Context, owner string) error {
+	ttl, _ := time.ParseDuration(os.Args[2] + "s")
+	err := WithLease(context.Background(), os.Args[1], os.Args[3], ttl, func(ctx context.Context, owner string) error {
 		fmt.Println("held", os.Args[3], 0)
 		end := make(chan bool)
 		go func() { os.Stdin.Read(make([]byte, 1)); close(end) }()
@@ -114,17 +115,17 @@ def go(folder):
 
 
 @pytest.mark.parametrize("language", [java, ruby, go])
-def test_page(server, proxy, tmp_path, language):
-    command = language(tmp_path)
-    holder = Holder(command, server.dsn(proxy.port), 12, ["page"], {})
+def test_page(server, proxy, slow, tmp_path, language):
+    command, ttl = language(tmp_path), 12 * slow
+    holder = Holder(command, server.dsn(proxy.port), ttl, ["page"], {})
     try:
         for _ in range(28):
-            time.sleep(0.5)
+            time.sleep(0.5 * slow)
             assert is_held(server, "page")
         lost_before_granted(server, holder, proxy, ["page"])
     finally:
         holder.clean_up()
-    holder = Holder(command, server.dsn(), 12, ["page"], {})
+    holder = Holder(command, server.dsn(), ttl, ["page"], {})
     holder.end()
     assert not is_held(server, "page") and holder.lines.empty()
     holder.clean_up()

@@ -27,8 +27,8 @@ def is_held(server, resource):
 
 def test_hold_excludes_until_the_end_of_the_block(dsn, server):
     with Leases(dsn) as leases:
-        with leases.hold("door", ttl=30, payload={"why": "paint"}) as lease:
-            assert isinstance(lease.token, int) and 0 < lease.remaining() < 30 and not lease.lost.is_set()
+        with leases.hold("door", ttl=600, payload={"why": "paint"}) as lease:
+            assert isinstance(lease.token, int) and 0 < lease.remaining() < 600 and not lease.lost.is_set()
             assert server.sql("SELECT owner, token, payload FROM lease_status WHERE resource = 'door'") \
                 == [(lease.owner, lease.token, {"why": "paint"})]
             assert lease.owner.split(":")[1] == str(os.getpid())
@@ -36,7 +36,7 @@ def test_hold_excludes_until_the_end_of_the_block(dsn, server):
             with pytest.raises(LeaseTaken) as taken:
                 leases.hold("door", wait=timedelta(milliseconds=100))
             assert (taken.value.reason, taken.value.blocked_by) == ("held", lease.owner)
-            assert 25 < taken.value.blocked_for <= 30
+            assert 400 < taken.value.blocked_for <= 600
         assert not lease.lost.is_set() and lease.remaining() == 0
         with leases.try_hold("door") as second:
             assert second.token > lease.token
@@ -62,33 +62,35 @@ def test_modes_and_options(dsn, server):
             leases.hold("door", mode="sideways")
 
 
-def test_a_wait_ends_with_the_release(dsn):
+def test_a_wait_ends_with_the_release(dsn, slow):
+    ttl = 6 * slow
     with Leases(dsn) as leases, ThreadPoolExecutor(1) as pool:
-        first = leases.hold("queue", ttl=30)
-        waiting = pool.submit(leases.hold, "queue", ttl=6, wait=LONG)
-        time.sleep(6.5)     # longer than its ttl: the lease counts from the grant, not from the request
+        first = leases.hold("queue", ttl=600)
+        waiting = pool.submit(leases.hold, "queue", ttl=ttl, wait=LONG)
+        time.sleep(ttl + 0.5)       # longer than its ttl: the lease counts from the grant, not from the request
         assert not waiting.done()
         first.release()
         with waiting.result() as second:
-            assert 0 < second.remaining() <= 6
+            assert 0 < second.remaining() <= ttl
 
 
-def test_renewal_outlasts_the_ttl(dsn, server):
-    with Leases(dsn) as leases, leases.hold("long", ttl=6) as lease:
+def test_renewal_outlasts_the_ttl(dsn, server, slow):
+    with Leases(dsn) as leases, leases.hold("long", ttl=6 * slow) as lease:
         for _ in range(10):
-            time.sleep(0.8)
+            time.sleep(0.8 * slow)
             assert is_held(server, "long") and not lease.lost.is_set()
 
 
-def test_time_counts_from_before_the_request(server, proxy):
+def test_time_counts_from_before_the_request(server, proxy, slow):
+    ttl = 12 * slow
     with Leases(server.dsn(proxy.port)) as leases:
         leases.hold("warm").release()       # the connection is there
         proxy.delay = 0.3
-        with leases.hold("slow", ttl=12) as lease:
-            assert lease.remaining() <= 12 * 5 / 6 - 0.3
+        with leases.hold("slow", ttl=ttl) as lease:
+            assert lease.remaining() <= ttl * 5 / 6 - 0.3
             deadline = lease._deadline
             wait_until(lambda: lease._deadline != deadline)
-            assert lease.remaining() <= 12 * 5 / 6 - 0.3
+            assert lease.remaining() <= ttl * 5 / 6 - 0.3
 
 
 def test_a_broken_lease_is_lost_at_the_next_renewal(dsn, server):
@@ -156,7 +158,7 @@ def test_transaction_asserts(dsn, server, account):
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_a_loss_in_the_middle_of_a_transaction_rolls_back(make_proxy, server, account, pooled):
+def test_a_loss_in_the_middle_of_a_transaction_rolls_back(make_proxy, server, account, slow, pooled):
     """Renewal hangs; the transaction itself has a good connection, so only the loss can end it."""
     renewal = make_proxy()
     with psycopg_pool.ConnectionPool(server.dsn(), min_size=1) as pool:
@@ -165,14 +167,14 @@ def test_a_loss_in_the_middle_of_a_transaction_rolls_back(make_proxy, server, ac
         leases._keeper._connect = renewals._open
         with leases, renewals:
             with pytest.raises(LeaseLost):
-                with leases.hold("account:1", ttl=2) as lease:
+                with leases.hold("account:1", ttl=4 * slow) as lease:
                     with lease.transaction() as cursor:
                         cursor.execute("UPDATE account SET balance = 1")
                         renewal.silent.set()
-                        cursor.execute("SELECT pg_sleep(30)")
+                        cursor.execute("SELECT pg_sleep(600)")
             # The connection was cut off: the server is still asleep.
             assert server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                              "WHERE state = 'active' AND query = 'SELECT pg_sleep(30)'") == [(True,)]
+                              "WHERE state = 'active' AND query = 'SELECT pg_sleep(600)'") == [(True,)]
             with pytest.raises(LeaseLost):
                 renewal.silent.clear()
                 with leases.hold("account:1", ttl=2, wait=LONG) as lease, lease.transaction() as cursor:
@@ -183,10 +185,10 @@ def test_a_loss_in_the_middle_of_a_transaction_rolls_back(make_proxy, server, ac
     assert account() == 100
 
 
-def test_a_pool_serves_all_but_the_renewals(server, account):
+def test_a_pool_serves_all_but_the_renewals(server, account, slow):
     with psycopg_pool.ConnectionPool(server.dsn(), min_size=1, max_size=2, kwargs={"row_factory": psycopg.rows.dict_row}) as pool:
-        with Leases(pool) as leases, leases.hold("account:1", ttl=6) as lease:
-            time.sleep(3)
+        with Leases(pool) as leases, leases.hold("account:1", ttl=6 * slow) as lease:
+            time.sleep(3 * slow)
             with lease.transaction() as cursor:
                 assert cursor.execute("UPDATE account SET balance = 5 RETURNING balance").fetchone() == {"balance": 5}
         with pool.connection() as connection:
@@ -195,10 +197,10 @@ def test_a_pool_serves_all_but_the_renewals(server, account):
 
 
 @pytest.mark.parametrize("lost", [b"lease_request", b"lease_renew", b"lease_release", b"lease_assert"])
-def test_a_lost_answer_is_asked_for_again(proxy, server, lost):
+def test_a_lost_answer_is_asked_for_again(proxy, server, slow, lost):
     with Leases(server.dsn(proxy.port)) as leases:
         proxy.lose_answer_to = lost
-        with leases.hold("answer", ttl=9) as lease:
+        with leases.hold("answer", ttl=9 * slow) as lease:
             wait_until(lambda: proxy.lose_answer_to is None or lost not in (b"lease_request", b"lease_renew"))
             with lease.transaction() as cursor:
                 cursor.execute("SELECT 1")
@@ -208,10 +210,10 @@ def test_a_lost_answer_is_asked_for_again(proxy, server, lost):
         assert not is_held(server, "answer")
 
 
-def test_one_locked_row_does_not_lose_other_leases(server):
+def test_one_locked_row_does_not_lose_other_leases(server, slow):
     """One statement renews many leases: it must not fail for all of them."""
     with Leases(server.dsn()) as leases:
-        held = [leases.hold(f"many:{n}", ttl=12) for n in range(50)]
+        held = [leases.hold(f"many:{n}", ttl=12 * slow) for n in range(50)]
         with psycopg.connect(server.dsn()) as blocker:
             blocker.execute("SELECT FROM lease_lock WHERE resource = 'many:7' FOR UPDATE")
             assert held[7].lost.wait(LONG)
@@ -230,8 +232,8 @@ def test_lost_is_told_when_the_system_has_nothing_left_for_a_renewal(server):
         wait_until(lambda: told == [lease])
 
 
-def test_renewals_go_on_after_an_error_of_the_system(server):
-    failed = []
+def test_renewals_go_on_after_an_error_of_the_system(server, slow):
+    failed, ttl = [], 20 * slow
 
     def fail_once(limit):
         if not failed:
@@ -241,26 +243,26 @@ def test_renewals_go_on_after_an_error_of_the_system(server):
 
     with Leases(server.dsn()) as leases:
         leases._keeper._connect = fail_once
-        lease = leases.hold("system", ttl=20)
+        lease = leases.hold("system", ttl=ttl)
         lease._renew_at = 0
-        wait_until(lambda: lease._renew_at > 0 and failed and lease.remaining() > 15 and leases._keeper._connection)
+        wait_until(lambda: lease._renew_at > 0 and failed and lease.remaining() > ttl * 3 / 4 and leases._keeper._connection)
 
 
-def test_a_connection_that_takes_long_to_open_is_used_all_the_same(server):
+def test_a_connection_that_takes_long_to_open_is_used_all_the_same(server, slow):
     def connect(limit):
         time.sleep(limit + 0.2)
         return leases._open(limit)
 
     with Leases(server.dsn()) as leases:
         leases._keeper._connect = connect
-        lease = leases.hold("slow", ttl=12)
+        lease = leases.hold("slow", ttl=12 * slow)
         deadline = lease._deadline
         lease._renew_at = 0
         wait_until(lambda: lease.lost.is_set() or lease._deadline > deadline)
         lease.check()
 
 
-def test_a_silent_name_server_does_not_keep_a_loss_from_being_told(server, monkeypatch):
+def test_a_silent_name_server_does_not_keep_a_loss_from_being_told(server, slow, monkeypatch):
     """libpq gets addresses only: what looks names up, and waits, is a thread of Python."""
     connect, get_addresses, silent = psycopg.connect, socket.getaddrinfo, threading.Event()
 
@@ -275,7 +277,7 @@ def test_a_silent_name_server_does_not_keep_a_loss_from_being_told(server, monke
 
     monkeypatch.setattr(psycopg, "connect", connect_to_address)
     with Leases(server.dsn(application_name="names").replace("127.0.0.1", "localhost")) as leases:
-        lease = leases.hold("names", ttl=9)
+        lease = leases.hold("names", ttl=9 * slow)
         wait_until(lambda: lease._keeper._connection)
         monkeypatch.setattr(psycopg, "connect", connect)
         monkeypatch.setattr(socket, "getaddrinfo", ask)
@@ -286,20 +288,21 @@ def test_a_silent_name_server_does_not_keep_a_loss_from_being_told(server, monke
         silent.set()
 
 
-def test_500_leases_with_one_renewal_connection(server):
+def test_500_leases_with_one_renewal_connection(server, slow):
+    ttl = 12 * slow
     with Leases(server.dsn(application_name="crowd")) as leases:
-        held = [leases.hold(f"crowd:{n}", ttl=12) for n in range(500)]
+        held = [leases.hold(f"crowd:{n}", ttl=ttl) for n in range(500)]
         statements = []
         ask = leases._keeper._ask
         leases._keeper._ask = lambda *args: (statements.append(time.monotonic()), ask(*args))[1]
         start = time.monotonic()
-        time.sleep(10)
+        time.sleep(10 * slow)
         rate = len(statements) / (time.monotonic() - start)
-        print(f"500 leases with a ttl of 12 s: {rate:.2f} renewal statements per second")
+        print(f"500 leases with a ttl of {ttl} s: {rate:.2f} renewal statements per second")
         assert statements and not any(lease.lost.is_set() for lease in held)
         assert server.sql("SELECT count(*) FROM lease_status WHERE resource LIKE 'crowd:%' AND state = 'held'") == [(500,)]
         # Each group of leases that are renewed together is at least a twelfth of the ttl wide.
-        assert rate <= 12 / (12 / 3) and connections(server, "crowd") == 2
+        assert rate <= 12 / (ttl / 3) and connections(server, "crowd") == 2
     assert server.sql("SELECT count(*) FROM lease_status WHERE resource LIKE 'crowd:%' AND state = 'held'") == [(0,)]
 
 
@@ -323,7 +326,7 @@ def test_close_releases_and_leaves_nothing(server):
         leases.hold("close")
 
 
-def test_elect_runs_while_leader_and_stands_again(dsn, server):
+def test_elect_runs_while_leader_and_stands_again(dsn, server, slow):
     terms = []
 
     def run(lease):
@@ -335,7 +338,7 @@ def test_elect_runs_while_leader_and_stands_again(dsn, server):
         return "done"
 
     with Leases(dsn) as leases:
-        assert leases.elect("leader", run, ttl=9) == "done"
+        assert leases.elect("leader", run, ttl=9 * slow) == "done"
     assert len(terms) == 2 and terms[0] < terms[1]
 
 
@@ -370,9 +373,9 @@ def test_once_in_a_period(dsn):
         assert job("swept") is None
 
 
-def test_a_child_process_has_no_lease(server):
+def test_a_child_process_has_no_lease(server, slow):
     """Neither may the child renew or release what the parent holds, nor end the parent's connections."""
-    with Leases(server.dsn()) as leases, leases.hold("parent", ttl=9) as lease, leases.hold("count", if_own="count"):
+    with Leases(server.dsn()) as leases, leases.hold("parent", ttl=9 * slow) as lease, leases.hold("count", if_own="count"):
         with lease.transaction() as cursor:
             cursor.execute("SELECT 1")
         child = os.fork()
@@ -387,7 +390,7 @@ def test_a_child_process_has_no_lease(server):
                 print(repr(error), file=sys.stderr)
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        time.sleep(10)
+        time.sleep(10 * slow)
         assert not lease.lost.is_set() and is_held(server, "parent") and is_held(server, "count")
         with lease.transaction() as cursor:
             cursor.execute("SELECT 1")
