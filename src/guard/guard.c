@@ -189,17 +189,11 @@ get_guard(FunctionCallInfo fcinfo)
 static void
 guard_truncate(const TriggerData *call)
 {
-	Relation	table = call->tg_relation;
-	bool		guarded = false;
-
-	for (int i = 0; i < table->trigdesc->numtriggers && !guarded; i++)
-		guarded = table->trigdesc->triggers[i].tgfoid == call->tg_trigger->tgfoid &&
-			TRIGGER_FOR_ROW(table->trigdesc->triggers[i].tgtype);
-	if (!guarded)
+	if (triggers_of(RelationGetRelid(call->tg_relation), call->tg_trigger->tgfoid, true) == NIL)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("cannot truncate protected table \"%s\"", RelationGetRelationName(table)),
+			 errmsg("cannot truncate protected table \"%s\"", RelationGetRelationName(call->tg_relation)),
 			 errdetail("It would remove rows without regard to their leases."),
 			 errhint("Delete the rows, or call lease_unprotect() first.")));
 }
