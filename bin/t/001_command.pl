@@ -43,7 +43,7 @@ is_run(lease_run($node, 'job', 'sh', '-c', qq{$psql -c "SELECT lease_assert('\$L
 my $host = qx{hostname} =~ s/\n//r;
 is_run(lease_run($node, 'job', 'sh', '-c', 'echo $LEASE_OWNER'), 0, qr/^\Q$host\E:\d+:[0-9a-f]{16}\n$/, $nothing,
 	'the owner names host and process');
-my $status = q{SELECT mode, payload, round(extract(epoch FROM expires_at - now())) FROM lease_status WHERE state = 'held'};
+my $status = q{SELECT mode, payload, round(extract(epoch FROM expires_at - granted_at)) FROM lease_status WHERE state = 'held'};
 is_run(lease_run($node, '--ttl=5min', '--payload={"job": 1}', 'job', 'sh', '-c', qq{$psql -c "$status"}),
 	0, qr/^exclusive\|\{"job": 1\}\|300\n$/, $nothing, 'ttl and payload');
 is_run(lease_run($node, '-s', '-t', '1.5 min', 'job', 'sh', '-c', qq{$psql -c "$status"}), 0, qr/^shared\|\|90\n$/, $nothing,

@@ -15,9 +15,9 @@ use Time::HiRes qw(sleep time);
 
 my $rounds = $ENV{LEASE_RUN_ROUNDS} // 5;
 my $at_once = 10;
-# Longer by default, so that a slow machine does not matter.
-my $ttl = $ENV{LEASE_RUN_ROUNDS} ? 3 : 8;
 my $node = start_node('lost', "shared_preload_libraries = lease_lock\nmax_connections = 200");
+# Longer by default, so that a slow machine does not matter.
+my $ttl = $ENV{LEASE_RUN_ROUNDS} ? 3 : 8 * slowness($node);
 my $folder = PostgreSQL::Test::Utils::tempdir();
 
 sub server_processes
@@ -94,7 +94,9 @@ in_rounds(sub {
 	});
 
 # Broken: ended at once, by --signal first.
-my $run = start_run($node, '--ttl=12s', '--kill-after=4s', '--signal=USR1', 'broken', 'sh', '-c',
+my $slow = slowness($node);
+my @patient = ('--ttl=' . 18 * $slow . 's', '--kill-after=' . 8 * $slow . 's');
+my $run = start_run($node, @patient, '--signal=USR1', 'broken', 'sh', '-c',
 	q{trap 'echo signal; exit 5' USR1; touch "$0"; while :; do sleep 0.1; done}, "$folder/broken");
 until_true('the command begins', sub { -e "$folder/broken" });
 $node->safe_psql('postgres', q{SELECT lease_break('broken'), lease_acquire('broken', '1 hour', 'somebody')});
@@ -106,7 +108,7 @@ is(held($node, 'broken'), 1, 'and is not released');
 {
 	my $proxy = start_proxy($node);
 
-	$run = start_run($proxy->{connstr}, '--ttl=12s', '--kill-after=4s', 'sleeping', 'sh', '-c',
+	$run = start_run($proxy->{connstr}, @patient, 'sleeping', 'sh', '-c',
 		q{trap 'echo signal; exit 5' TERM; touch "$0"; kill -STOP $$; sleep 1000}, "$folder/sleeping");
 	until_true('the command begins', sub { -e "$folder/sleeping" });
 	tell_proxy($proxy, 's');

@@ -93,7 +93,7 @@ expect(qr/began/);
 type("\cZ");
 ok(expect(qr/Stopped/), 'Ctrl-Z stops lease_run');
 my ($pid) = slurp("$folder/pid") =~ /(\d+)/;
-like(slurp_file("/proc/$pid/stat"), qr/\) T /, 'and the command');
+ok(until_true('the command stops', sub { slurp_file("/proc/$pid/stat") =~ /\) T / }), 'and the command');
 is(held($node, 'job'), 1, 'the lease is still held');
 append_to_file("$folder/go", '');
 type("fg; echo status \$?\n");

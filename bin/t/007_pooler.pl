@@ -48,8 +48,9 @@ until_true('PgBouncer', sub { -S "$folder/.s.PGSQL.$port" });
 my $pool = "host=$folder port=$port user=postgres dbname=postgres";
 
 # More commands than connections, each of which is renewed several times.
+my $ttl = 12 * slowness($node);
 my @runs = map {
-	start_run($pool, '-v', '--ttl=12s', "job $_", 'sh', '-c', 'until [ -e "$0" ]; do sleep 0.1; done; echo done', "$folder/go")
+	start_run($pool, '-v', "--ttl=${ttl}s", "job $_", 'sh', '-c', 'until [ -e "$0" ]; do sleep 0.1; done; echo done', "$folder/go")
 } 1 .. 8;
 foreach my $run (@runs)
 {

@@ -63,17 +63,6 @@ may_stay_in_database(void)
 	return true;
 }
 
-/* The name that pg_stat_activity shows while a worker sleeps. */
-static uint32
-wait_event(void)
-{
-	static uint32 event = 0;
-
-	if (event == 0)
-		event = WaitEventExtensionNew("LeaseLockWorker");
-	return event;
-}
-
 /*
  * Sleep for a time in microseconds, without limit if it is negative, or until
  * the latch is set. Returns true if the configuration was reloaded.
@@ -85,7 +74,8 @@ worker_nap(int64 usecs)
 
 	if (usecs >= 0)
 		events |= WL_TIMEOUT;
-	if (WaitLatch(MyLatch, events, Min((usecs + 999) / 1000, INT_MAX), wait_event()) & WL_LATCH_SET)
+	if (WaitLatch(MyLatch, events, Min((usecs + 999) / 1000, INT_MAX),
+				  WaitEventExtensionNew("LeaseLockWorker")) & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 
 	/* Nothing is in progress here, so exit without a message in the log. */

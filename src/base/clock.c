@@ -42,6 +42,10 @@
 #define BOOT_ID_LENGTH	36
 #define MAX_LINE		128
 
+#ifndef CLOCK_BOOTTIME
+#define CLOCK_BOOTTIME	((clockid_t) -1)	/* no system has this clock */
+#endif
+
 /* Smaller differences can come from reading two clocks one after the other. */
 #define CLOCK_JITTER	INT64CONST(1000)
 
@@ -71,20 +75,10 @@ read_clock(clockid_t id)
 	return now.tv_sec * USECS_PER_SEC + now.tv_nsec / 1000;
 }
 
-static int64
-read_steady_clock(void)
-{
-#ifdef CLOCK_BOOTTIME
-	return read_clock(CLOCK_BOOTTIME);
-#else
-	return -1;
-#endif
-}
-
 TimestampTz
 clock_now(void)
 {
-	return clock_source == SOURCE_STEADY ? read_steady_clock() + clock_offset : GetCurrentTimestamp();
+	return clock_source == SOURCE_STEADY ? read_clock(CLOCK_BOOTTIME) + clock_offset : GetCurrentTimestamp();
 }
 
 /* Many clients cannot read a year of five digits, so they see infinity instead. */
@@ -115,10 +109,10 @@ wall_ahead_of_steady(void)
 
 	for (int i = 0; i < 10 && read_time >= CLOCK_JITTER; i++)
 	{
-		int64		before = read_steady_clock();
+		int64		before = read_clock(CLOCK_BOOTTIME);
 
 		difference = GetCurrentTimestamp() - before;
-		read_time = read_steady_clock() - before;
+		read_time = read_clock(CLOCK_BOOTTIME) - before;
 	}
 	return difference;
 }
@@ -264,7 +258,7 @@ start_steady_clock(void)
 {
 	char		boot_id[BOOT_ID_LENGTH + 1];
 
-	if (read_steady_clock() < 0)
+	if (read_clock(CLOCK_BOOTTIME) < 0)
 		return;
 	clock_source = SOURCE_STEADY;
 	if (!read_boot_id(boot_id))

@@ -1,12 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * privileges.h
- *		Which role may act on a lease, and which may see its owner.
+ *		Which role may act on a lease, and what errors may show.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef LEASE_LOCK_PRIVILEGES_H
 #define LEASE_LOCK_PRIVILEGES_H
+
+#include "utils/relcache.h"
 
 #include "base/types.h"
 
@@ -15,5 +17,6 @@ extern bool role_sees_owner(Oid viewer, Oid role);
 extern bool may_see_owner(Oid role);
 extern void require_role_privileges(const Lease *lease);
 pg_noreturn extern void refuse_permission(const Lease *lease);
+extern bool column_is_visible(Relation table, AttrNumber column);
 
 #endif							/* LEASE_LOCK_PRIVILEGES_H */

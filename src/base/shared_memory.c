@@ -136,40 +136,32 @@ attach_segments(void *arg)
 	return true;
 }
 
-/*
- * Attach to the segments, or create them. A failure leaves a lock of the server's
- * DSM registry held, which only the end of a (sub)transaction releases. At the
- * end of a session there is no transaction, and nothing to share.
- */
-static void
-attach_or_do_without(void)
-{
-	static int64 pause_until = 0;
-	ErrorData  *error;
-
-	if (clock_monotonic() < pause_until || !IsTransactionState())
-		return;
-
-	if (run_subtransaction(attach_segments, NULL, &error))
-		return;
-	pause_until = clock_monotonic() + ATTACH_PAUSE;
-	ereport(LOG,
-			(errmsg("lease_lock has no shared memory: %s", error->message),
-			 errhint("Waiters look at their leases every lease_lock.poll_interval, in no order, and no lease can end with its session.")));
-	FreeErrorData(error);
-}
 #endif
 
 /*
  * Attaching may allocate memory. So a transaction that needs the area at its
- * end attaches before that.
+ * end attaches before that. At the end of a session there is no transaction,
+ * and nothing to share.
+ *
+ * A failure leaves a lock of the server's DSM registry held, which only the end
+ * of a (sub)transaction releases.
  */
 bool
 attach_shared_area(void)
 {
 #if PG_VERSION_NUM >= 170000
-	if (!attached)
-		attach_or_do_without();
+	static int64 pause_until = 0;
+	ErrorData  *error;
+
+	if (attached || clock_monotonic() < pause_until || !IsTransactionState() ||
+		run_subtransaction(attach_segments, NULL, &error))
+		return attached;
+
+	pause_until = clock_monotonic() + ATTACH_PAUSE;
+	ereport(LOG,
+			(errmsg("lease_lock has no shared memory: %s", error->message),
+			 errhint("Waiters look at their leases every lease_lock.poll_interval, in no order, and no lease can end with its session.")));
+	FreeErrorData(error);
 #endif
 	return attached;
 }

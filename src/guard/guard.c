@@ -12,10 +12,6 @@
  * owner of the table, which nobody chose. There the trigger checks the role
  * that set lease_lock.owner, because that role claims the lease.
  *
- * An asserted lease stays with the transaction, see assertion_cache.c. For
- * further rows of the same lease, the trigger does little more than build the
- * name of the resource.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -193,17 +189,11 @@ get_guard(FunctionCallInfo fcinfo)
 static void
 guard_truncate(const TriggerData *call)
 {
-	Relation	table = call->tg_relation;
-	bool		guarded = false;
-
-	for (int i = 0; i < table->trigdesc->numtriggers && !guarded; i++)
-		guarded = table->trigdesc->triggers[i].tgfoid == call->tg_trigger->tgfoid &&
-			TRIGGER_FOR_ROW(table->trigdesc->triggers[i].tgtype);
-	if (!guarded)
+	if (triggers_of(RelationGetRelid(call->tg_relation), call->tg_trigger->tgfoid, true) == NIL)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("cannot truncate protected table \"%s\"", RelationGetRelationName(table)),
+			 errmsg("cannot truncate protected table \"%s\"", RelationGetRelationName(call->tg_relation)),
 			 errdetail("It would remove rows without regard to their leases."),
 			 errhint("Delete the rows, or call lease_unprotect() first.")));
 }
@@ -217,8 +207,7 @@ describe_table(void *arg)
 
 /*
  * The role whose privileges count. Only the server's own statements for a
- * foreign key run without enforced row security. They run as the owner of the
- * table.
+ * foreign key run without enforced row security.
  */
 static Oid
 writing_role(void)

@@ -9,11 +9,14 @@
 #define LEASE_LOCK_GUARD_H
 
 #include "executor/tuptable.h"
-#include "lib/stringinfo.h"
+#include "nodes/pg_list.h"
 #include "utils/relcache.h"
 
 /* guard.c: lets only the holder of a lease write a row */
 extern void guard_init(void);
+
+/* protect.c: which triggers a table has */
+extern List *triggers_of(Oid relid, Oid function, bool for_rows);
 
 /* template.c: names of resources made from the columns of a row */
 #define TEMPLATE_HINT \
@@ -24,8 +27,5 @@ typedef struct Template Template;
 extern Template *template_for_table(const char *text, Relation table);
 extern text *template_fill(const Template *template, TupleTableSlot *row);
 extern bool template_is_visible(const Template *template);
-
-/* visible.c: which values of a row errors may show */
-extern bool column_is_visible(Relation table, AttrNumber column);
 
 #endif							/* LEASE_LOCK_GUARD_H */

@@ -164,7 +164,7 @@ create_trigger(const char *name, const char *events, Oid table, const char *leve
 }
 
 /* Names of a table's triggers that call the function: row triggers, or those for TRUNCATE. */
-static List *
+List *
 triggers_of(Oid relid, Oid function, bool for_rows)
 {
 	Relation	table = table_open(relid, NoLock);
@@ -181,13 +181,16 @@ triggers_of(Oid relid, Oid function, bool for_rows)
 	return names;
 }
 
-static void
-drop_triggers(Oid table, List *names)
+/* Drop these triggers; false if there are none. */
+static bool
+drop_triggers(Oid relid, Oid function, bool for_rows)
 {
+	List	   *names = triggers_of(relid, function, for_rows);
 	ListCell   *cell;
 
 	foreach(cell, names)
-		run_utility(psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(cell)), qualified_name(table)));
+		run_utility(psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(cell)), qualified_name(relid)));
+	return names != NIL;
 }
 
 /*
@@ -273,7 +276,7 @@ lease_protect(PG_FUNCTION_ARGS)
 	foreach(cell, inheritors)
 	{
 		/* A partition that was detached from a protected table still has its TRUNCATE trigger. */
-		drop_triggers(lfirst_oid(cell), triggers_of(lfirst_oid(cell), guard, false));
+		drop_triggers(lfirst_oid(cell), guard, false);
 		if (strstr(events, "delete") != NULL)
 			create_trigger(TRUNCATE_TRIGGER, "TRUNCATE", lfirst_oid(cell), "STATEMENT", call);
 	}
@@ -297,23 +300,22 @@ lease_unprotect(PG_FUNCTION_ARGS)
 	Oid			relid;
 	Relation	table;
 	List	   *inheritors;
-	List	   *rows;
 	ListCell   *cell;
+	bool		was_protected;
 
 	require_value(fcinfo, 0, "table to unprotect", "Give the name of a table.");
 	relid = PG_GETARG_OID(0);
 	table = open_own_table(relid);
 	inheritors = table->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ?
 		find_all_inheritors(relid, ShareRowExclusiveLock, NULL) : list_make1_oid(relid);
-	rows = triggers_of(relid, guard, true);
 
 	SPI_connect();
-	drop_triggers(relid, rows);
+	was_protected = drop_triggers(relid, guard, true);
 	foreach(cell, inheritors)
 		if (triggers_of(lfirst_oid(cell), guard, true) == NIL)
-			drop_triggers(lfirst_oid(cell), triggers_of(lfirst_oid(cell), guard, false));
+			drop_triggers(lfirst_oid(cell), guard, false);
 	SPI_finish();
 
 	table_close(table, NoLock);
-	PG_RETURN_BOOL(rows != NIL);
+	PG_RETURN_BOOL(was_protected);
 }

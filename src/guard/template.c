@@ -26,6 +26,7 @@
 
 #include "base/compat.h"
 #include "base/printable.h"
+#include "base/privileges.h"
 #include "base/types.h"
 #include "guard/guard.h"
 

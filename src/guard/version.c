@@ -28,7 +28,7 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
-#include "guard/guard.h"
+#include "base/privileges.h"
 
 PG_FUNCTION_INFO_V1(lease_version);
 
@@ -43,23 +43,20 @@ typedef struct VersionColumn
 static void
 check_trigger(FunctionCallInfo fcinfo)
 {
-	TriggerData *call = (TriggerData *) fcinfo->context;
-	bool		fires_well;
+	TriggerData *call = CALLED_AS_TRIGGER(fcinfo) ? (TriggerData *) fcinfo->context : NULL;
+	bool		fires_well = call != NULL && TRIGGER_FIRED_BEFORE(call->tg_event) &&
+		TRIGGER_FIRED_FOR_ROW(call->tg_event) && TRIGGER_FIRED_BY_UPDATE(call->tg_event);
 
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("lease_version() can only be called as a trigger"),
-				 errhint("Use it in CREATE TRIGGER ... BEFORE UPDATE ... FOR EACH ROW.")));
-	fires_well = TRIGGER_FIRED_BEFORE(call->tg_event) && TRIGGER_FIRED_FOR_ROW(call->tg_event) &&
-		TRIGGER_FIRED_BY_UPDATE(call->tg_event);
-	if (!fires_well || call->tg_trigger->tgnargs != 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg(fires_well ?
-						"trigger \"%s\" with lease_version() must have one argument, the name of a column" :
-						"trigger \"%s\" with lease_version() must be BEFORE UPDATE ... FOR EACH ROW",
-						call->tg_trigger->tgname)));
+	if (fires_well && call->tg_trigger->tgnargs == 1)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+			 call == NULL ? errmsg("lease_version() can only be called as a trigger") :
+			 errmsg(fires_well ?
+					"trigger \"%s\" with lease_version() must have one argument, the name of a column" :
+					"trigger \"%s\" with lease_version() must be BEFORE UPDATE ... FOR EACH ROW",
+					call->tg_trigger->tgname),
+			 call == NULL ? errhint("Use it in CREATE TRIGGER ... BEFORE UPDATE ... FOR EACH ROW.") : 0));
 }
 
 static VersionColumn

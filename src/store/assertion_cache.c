@@ -7,11 +7,11 @@
  * actions of the transaction itself. So its row need not be read again: a
  * thousand rows under one lease cost one look.
  *
- * Nothing depends on this cache. What an assertion means is written in the
- * row, as a row lock. The server drops that lock if the subtransaction that
- * took it is rolled back. So an entry counts only while that subtransaction is
- * active. The whole cache is dropped when the transaction writes any lease. An
- * entry also makes room for any other with the same place.
+ * The assertion itself is the row lock. The server drops that lock if the
+ * subtransaction that took it is rolled back. So an entry counts only while
+ * that subtransaction is active. The whole cache is dropped when the
+ * transaction writes any lease. An entry also makes room for any other with
+ * the same place.
  *
  *-------------------------------------------------------------------------
  */

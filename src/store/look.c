@@ -8,10 +8,6 @@
  * no read with SERIALIZABLE, which would make transactions fail because of
  * leases that they did not get.
  *
- * A look without the resource lock may miss rows that are being replaced. A
- * look under the lock misses none, and a row that it returns as open was still
- * open at the end. src/README.md explains why.
- *
  * Scans go backward. Index entries with equal keys are in the order of the
  * versions' places in the table, so the newest version mostly comes first. So
  * a look does not become slower while an old snapshot keeps vacuum from
@@ -286,6 +282,7 @@ settle_rows(LeaseRows *rows)
 /*
  * Look at all rows of a resource. Unless the caller holds the resource lock,
  * rows may be missing, and those that are there may be from different moments.
+ * src/README.md explains why.
  */
 void
 store_look(LeaseStore *store, const text *resource, LeaseRows *rows)

@@ -16,13 +16,11 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/sysattr.h"
 #include "access/table.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_collation.h"
-#include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "storage/lmgr.h"
@@ -30,7 +28,6 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "store/columns.h"
@@ -142,23 +139,6 @@ check_table(Relation table)
 				 errhint("Drop it. A foreign key that references the lock table has triggers, too.")));
 }
 
-static bool
-has_exclusion_constraint(Relation table)
-{
-	List	   *indexes = RelationGetIndexList(table);
-	bool		found = false;
-	ListCell   *cell;
-
-	foreach(cell, indexes)
-	{
-		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
-
-		found |= index->rd_index->indisexclusion;
-		index_close(index, AccessShareLock);
-	}
-	return found;
-}
-
 /*
  * Refuse indexes that would make writes wait for other transactions. A unique
  * index on a column that renewals change would make them conflict with
@@ -168,6 +148,8 @@ static void
 check_indexes(Relation table)
 {
 	Bitmapset  *keys = RelationGetIndexAttrBitmap(table, INDEX_ATTR_BITMAP_KEY);
+	List	   *indexes = RelationGetIndexList(table);
+	ListCell   *cell;
 
 	for (int i = 0; i < NUM_COLUMNS; i++)
 		if (lease_columns[i].renewed && bms_is_member(i + 1 - FirstLowInvalidHeapAttributeNumber, keys))
@@ -179,12 +161,18 @@ check_indexes(Relation table)
 					 errdetail("A renewal changes that column, and would wait for transactions that rely on the lease."),
 					 errhint("Drop the index.")));
 
-	if (has_exclusion_constraint(table))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
-				 errmsg("lock table \"%s\" has an exclusion constraint", RelationGetRelationName(table)),
-				 errdetail("Its check may wait for other transactions."),
-				 errhint("Drop it, or replace it with a unique index.")));
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		if (index->rd_index->indisexclusion)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
+					 errmsg("lock table \"%s\" has an exclusion constraint", RelationGetRelationName(table)),
+					 errdetail("Its check may wait for other transactions."),
+					 errhint("Drop it, or replace it with a unique index.")));
+		index_close(index, AccessShareLock);
+	}
 }
 
 /* Open the primary key, which all looks use, if it is as the extension created it. */

@@ -72,7 +72,7 @@ SELECT code, message FROM error_of($$ SELECT lease_acquire_shared('doc', '1 hour
 SELECT lease_acquire_permit('quick', 1, '1 hour', 'ann', '1 hour'), lease_acquire_shared('quick s', '1 hour', 'ann', NULL);
 SELECT clock_timestamp() AS began \gset
 SELECT lease_acquire_permit('quick', 1, '1 hour', 'bob', '50 ms'), lease_acquire('quick s', '1 hour', 'bob', '50 ms');
-SELECT clock_timestamp() - :'began' BETWEEN '100 ms' AND '5 seconds' AS in_time;
+SELECT clock_timestamp() - :'began' BETWEEN '100 ms' AND '50 seconds' AS in_time;
 -- the permit that ends first is the one to wait for
 TRUNCATE lease_lock;
 SELECT lease_acquire_permit('ends', 2, '1 hour', 'ann'), lease_acquire_permit('ends', 2, '100 ms', 'bob');
@@ -83,7 +83,7 @@ TRUNCATE lease_lock;
 SELECT lease_acquire_shared('ends', '150 ms', 'ann'), lease_acquire_shared('ends', '50 ms', 'bob');
 SELECT max(expires_at) AS ends FROM lease_status \gset
 SELECT lease_acquire('ends', '1 hour', 'carl', '1 minute');
-SELECT granted_at BETWEEN :'ends'::timestamptz AND :'ends'::timestamptz + interval '5 seconds' AS in_time FROM lease_status WHERE owner = 'carl';
+SELECT granted_at BETWEEN :'ends'::timestamptz AND :'ends'::timestamptz + interval '50 seconds' AS in_time FROM lease_status WHERE owner = 'carl';
 -- an expired permit is taken over if there is no room for both, although another row is free
 TRUNCATE lease_lock;
 SELECT lease_acquire_permit('both', 3, '1 hour', 'ann'), lease_acquire_permit('both', 3, '1 ms', 'bob'), lease_acquire_permit('both', 3, '1 hour', 'carl');

@@ -39,7 +39,7 @@ TRUNCATE lease_lock;
 SELECT lease_acquire_all(ARRAY['a', 'b'], '1 hour', 'ann', '1 hour'), lease_acquire('c', '1 hour', 'ann', NULL);
 SELECT clock_timestamp() AS began \gset
 SELECT lease_acquire_all(ARRAY['0', 'a', 'b', 'c'], '1 hour', 'bob', '100 ms');
-SELECT clock_timestamp() - :'began' BETWEEN '100 ms' AND '5 seconds' AS in_time;
+SELECT clock_timestamp() - :'began' BETWEEN '100 ms' AND '50 seconds' AS in_time;
 SELECT count(*) FROM lease_status WHERE resource = '0';
 -- the leases begin when the last of them is granted, so none of them loses time
 TRUNCATE lease_lock;
@@ -74,7 +74,7 @@ SELECT i, lease_acquire_any((SELECT array_agg(name ORDER BY id) FROM code), '1 h
 -- with a wait: NULL when none is free in time, and the first that is
 SELECT clock_timestamp() AS began \gset
 SELECT lease_acquire_any(ARRAY['code 1', 'code 2'], '1 hour', 'x', '50 ms');
-SELECT clock_timestamp() - :'began' BETWEEN '50 ms' AND '5 seconds' AS in_time;
+SELECT clock_timestamp() - :'began' BETWEEN '50 ms' AND '50 seconds' AS in_time;
 SELECT lease_release('code 3', 'customer 3'), lease_acquire('code 3', '100 ms', 'short');
 SELECT lease_acquire_any(ARRAY['code 1', 'code 2', 'code 3', 'code 4'], '1 hour', 'x', '1 minute'), lease_acquire_any(ARRAY['free', 'code 1'], '1 hour', 'x', NULL);
 -- also of more resources than a waiter has lines for

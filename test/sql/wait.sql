@@ -12,7 +12,7 @@ SELECT clock_timestamp() AS began \gset
 SELECT lease_acquire('door', '1 hour', 'ann', '0');
 SELECT lease_acquire('window', '1 hour', 'ann', '1 hour');
 SELECT lease_acquire('gate', '1 hour', 'ann', NULL);
-SELECT clock_timestamp() - :'began' < '5 seconds' AS at_once;
+SELECT clock_timestamp() - :'began' < '50 seconds' AS at_once;
 SELECT resource, owner, state FROM lease_status ORDER BY resource;
 
 -- so is one that was released or has expired
@@ -23,7 +23,7 @@ SELECT lease_acquire('door', '1 hour', 'bob', '1 hour'), lease_acquire('window',
 -- a wait of zero is a try
 SELECT clock_timestamp() AS began \gset
 SELECT lease_acquire('door', '1 hour', 'ann', '0'), lease_acquire('door', '1 hour', 'ann', '1 day -24 hours');
-SELECT clock_timestamp() - :'began' < '5 seconds' AS at_once;
+SELECT clock_timestamp() - :'began' < '50 seconds' AS at_once;
 
 -- a refused one changes nothing
 SELECT lease_token('door', 'bob') IS NOT NULL AS still_bobs, lease_token('door', 'ann') IS NULL AS not_anns;
@@ -31,10 +31,10 @@ SELECT lease_token('door', 'bob') IS NOT NULL AS still_bobs, lease_token('door',
 -- held for longer than the wait: false, when the wait is over and not before
 SELECT clock_timestamp() AS began \gset
 SELECT lease_acquire('door', '1 hour', 'ann', '50 ms');
-SELECT clock_timestamp() - :'began' BETWEEN '50 ms' AND '5 seconds' AS in_time;
+SELECT clock_timestamp() - :'began' BETWEEN '50 ms' AND '50 seconds' AS in_time;
 SELECT clock_timestamp() AS began \gset
 SELECT lease_acquire('door', '1 hour', 'ann', '1 microsecond');
-SELECT clock_timestamp() - :'began' < '5 seconds' AS in_time;
+SELECT clock_timestamp() - :'began' < '50 seconds' AS in_time;
 
 -- also for the owner itself
 SELECT lease_acquire('door', '1 hour', 'bob', '50 ms');
@@ -42,7 +42,7 @@ SELECT lease_acquire('door', '1 hour', 'bob', '50 ms');
 -- each call of a statement waits for itself
 SELECT clock_timestamp() AS began \gset
 SELECT lease_acquire(r, '1 hour', 'carl', '50 ms') FROM unnest('{door,gate,window}'::text[]) AS r;
-SELECT clock_timestamp() - :'began' BETWEEN '150 ms' AND '10 seconds' AS in_time;
+SELECT clock_timestamp() - :'began' BETWEEN '150 ms' AND '50 seconds' AS in_time;
 
 -- leases that the same transaction acquired are held, and those that it released are free
 BEGIN;
@@ -57,7 +57,7 @@ SELECT owner FROM lease_status WHERE resource = 'cellar';
 SELECT lease_acquire('short', '200 ms', 'ann');
 SELECT expires_at AS ends FROM lease_status WHERE resource = 'short' \gset
 SELECT lease_acquire('short', '1 hour', 'bob', '1 minute');
-SELECT granted_at BETWEEN :'ends'::timestamptz AND :'ends'::timestamptz + interval '5 seconds' AS in_time,
+SELECT granted_at BETWEEN :'ends'::timestamptz AND :'ends'::timestamptz + interval '50 seconds' AS in_time,
 	expires_at - granted_at AS lasts
 FROM lease_status WHERE resource = 'short';
 SELECT lease_release('short', 'ann'), lease_token('short', 'bob') IS NOT NULL AS bobs;
@@ -111,7 +111,7 @@ FROM lease_status WHERE resource = 'hall';
 CALL lease_wait('hall', '1 hour', 'bob', '0');
 SELECT clock_timestamp() AS began \gset
 CALL lease_wait('hall', '1 hour', 'bob', '50 ms');
-SELECT clock_timestamp() - :'began' BETWEEN '50 ms' AND '5 seconds' AS in_time;
+SELECT clock_timestamp() - :'began' BETWEEN '50 ms' AND '50 seconds' AS in_time;
 SELECT lease_release('hall', 'ann');
 CALL lease_wait('hall', '1 hour', 'bob', NULL) \gset
 SELECT :'acquired' AS acquired, :token = lease_token('hall', 'bob') AS token, :'expires_at' = expires_at::text AS expires_at
@@ -126,7 +126,7 @@ SELECT lease_acquire('lamp', '200 ms', 'ann');
 SELECT expires_at AS ends FROM lease_status WHERE resource = 'lamp' \gset
 CALL lease_wait('lamp', '1 hour', 'bob', '1 minute') \gset
 \echo :acquired
-SELECT granted_at BETWEEN :'ends'::timestamptz AND :'ends'::timestamptz + interval '5 seconds' AS in_time,
+SELECT granted_at BETWEEN :'ends'::timestamptz AND :'ends'::timestamptz + interval '50 seconds' AS in_time,
 	expires_at - granted_at AS lasts
 FROM lease_status WHERE resource = 'lamp';
 

@@ -130,7 +130,7 @@ foreach my $call ("lease_acquire('held', '1 hour', 'p')", "lease_token('held', '
 {
 	$user->query_safe("SELECT lease_acquire('held', '1 hour', 'o')");
 	is($user->query_safe("BEGIN; SELECT $call"), 'f', $call);
-	$admin->query_safe("SET client_min_messages = error; SET lock_timeout = '20s'; $drop; $create; RESET client_min_messages");
+	$admin->query_safe("SET client_min_messages = error; SET lock_timeout = '3min'; $drop; $create; RESET client_min_messages");
 	is($user->query_safe("SELECT lease_acquire('held', '1 hour', 'p')"), 't',
 		'does not block DROP EXTENSION, and its transaction continues');
 	$user->query_safe('ROLLBACK');

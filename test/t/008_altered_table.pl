@@ -185,7 +185,7 @@ foreach (
 
 	$psql->($create);
 	$open->query_safe(q{BEGIN; SELECT lease_acquire('wrong 1', '1 hour', 'w')});
-	$user->query_safe(q{BEGIN; SET LOCAL lock_timeout = '10 s'; SAVEPOINT s});
+	$user->query_safe(q{BEGIN; SET LOCAL lock_timeout = '1 min'; SAVEPOINT s});
 	session_fails($user, q{SELECT lease_acquire('wrong2', '1 hour', 'w')}, $sqlstate, $match, "$what: fails at once");
 	$user->query_safe('ROLLBACK TO s');
 	session_fails($user, q{SELECT lease_acquire_permit('wrong2', 3, '1 hour', 'w')}, $sqlstate, $match, "$what: the same for permits");
@@ -239,9 +239,11 @@ foreach (
 	my $rounds = 0;
 	my ($stdout, $stderr) = map { "$fight.$what.$_" } 'out', 'err';
 
-	local $ENV{PGOPTIONS} = '-c statement_timeout=30s -c lease_lock.purge_after=0';
+	my $seconds = 3 * slowness($node);
+
+	local $ENV{PGOPTIONS} = "-c statement_timeout=${PostgreSQL::Test::Utils::timeout_default}s -c lease_lock.purge_after=0";
 	my $pgbench = IPC::Run::start(
-		[ 'pgbench', '-n', '-c', '16', '-T', '3', '-f', $fight,
+		[ 'pgbench', '-n', '-c', '16', '-T', $seconds, '-f', $fight,
 			$node->connstr('postgres') . ' application_name=fight' ],
 		'>', $stdout, '2>', $stderr,
 		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));

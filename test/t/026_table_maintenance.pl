@@ -64,7 +64,7 @@ foreach my $call ('lease_acquire', 'lease_wait')
 		# Dropped and created in one transaction: no waiter may look in between.
 		my $lines = join('', map { "$_;\n" } split(/; /, $command));
 		$lines = "BEGIN;\n${lines}COMMIT;\n" if $leases eq 'gone' && $command =~ /DROP EXTENSION/;
-		is($node->psql('postgres', "SET lock_timeout = '10 s';\n$lines", on_error_stop => 1),
+		is($node->psql('postgres', "SET lock_timeout = '3 min';\n$lines", on_error_stop => 1),
 			0, "$name: is not held up")
 		  if !$behind;
 

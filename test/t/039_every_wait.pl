@@ -24,12 +24,12 @@ use WaitTest;
 
 my $seconds = $ENV{RACE_SECONDS} // 10;
 my $seed = $ENV{RACE_SEED} // time % 1_000_000;
-my $limit = $seconds + $WaitTest::LIMIT;
+my $limit = $seconds + 4 * $WaitTest::LIMIT;
 my $node = start_waiting_node('every_wait', "${WaitTest::NEVER}fsync = off\n");
 
 plan skip_all => 'dblink is not installed'
   if $node->safe_psql('postgres', q{SELECT count(*) FROM pg_available_extensions WHERE name = 'dblink'}) eq '0';
-$node->safe_psql('postgres', <<'SQL');
+$node->safe_psql('postgres', <<'SQL' =~ s/LIMIT_OF_A_STEP/$WaitTest::LIMIT s/gr);
 CREATE EXTENSION dblink;
 CREATE SEQUENCE resources;
 CREATE TABLE taken (resource text, owner text, token bigint);
@@ -119,7 +119,7 @@ END $$;
 -- Fail if this takes too long, and say where the sessions are.
 CREATE FUNCTION bounded(since timestamptz, session text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-	IF clock_timestamp() > since + interval '60 s' THEN
+	IF clock_timestamp() > since + interval 'LIMIT_OF_A_STEP' THEN
 		RAISE EXCEPTION 'session % hangs', session
 			USING DETAIL = (SELECT string_agg(concat_ws(' ', pid, wait_event_type, wait_event, query), E'\n') FROM pg_stat_activity),
 				HINT = (SELECT string_agg(concat_ws(' ', pid, locktype, mode, granted), E'\n') FROM pg_locks);
@@ -213,7 +213,7 @@ BEGIN
 		PERFORM settles(s, pids[n]);
 	END LOOP;
 
-	until := clock_timestamp() + interval '20 s';
+	until := clock_timestamp() + interval 'LIMIT_OF_A_STEP';
 	IF e.during <> '{}' THEN
 		WHILE dblink_is_busy('h') = 1 AND clock_timestamp() < until LOOP
 			PERFORM pg_sleep(0.0005);
@@ -296,7 +296,7 @@ BEGIN
 				ELSE '{nowhere,nowhere,nowhere}' END AS at_points,
 			random() < 0.5 AS later,
 			(SELECT array_agg(s ORDER BY random()) FROM unnest(ARRAY['a', 'b', 'h']) AS s) AS o INTO c;
-		EXIT WHEN clock_timestamp() > until;
+		EXIT WHEN clock_timestamp() > until AND (SELECT count(*) FROM outcomes) >= 20;
 		r := 'r' || nextval('resources');
 		late := staged(r, c.e, c.of_kinds, c.at_points, c.later, c.o, pids);
 		INSERT INTO outcomes VALUES ((c.e).event, c.of_kinds, c.at_points, c.later, c.o, late, late IS NOT NULL OR in_order(r, c.of_kinds, c.at_points));

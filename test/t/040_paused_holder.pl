@@ -44,7 +44,8 @@ sub expired
 }
 
 # Paused between the write and the commit.
-$holder->query_safe(q{SELECT lease_acquire('counter:1', '2 seconds', 'h1')});
+my $ttl = slowness($node);
+$holder->query_safe("SELECT lease_acquire('counter:1', '$ttl seconds', 'h1')");
 $holder->query_safe(q{BEGIN; SET LOCAL lease_lock.owner = 'h1'; UPDATE counter SET n = n + 1;});
 stop_backend($holder_pid);
 expired('h1');
@@ -62,7 +63,7 @@ is($other->query_safe(q{SELECT lease_release('counter:1', 'o1')}), 't', 'release
 # Paused before it asserts.
 foreach my $level ('READ COMMITTED', 'REPEATABLE READ')
 {
-	$holder->query_safe(q{SELECT lease_acquire('counter:1', '1 second', 'h2')});
+	$holder->query_safe("SELECT lease_acquire('counter:1', '$ttl seconds', 'h2')");
 	$holder->query_safe(qq{BEGIN ISOLATION LEVEL $level; SET LOCAL lease_lock.owner = 'h2'; SELECT n FROM counter});
 	stop_backend($holder_pid);
 	expired('h2');
@@ -152,7 +153,7 @@ sub run_crowd
 	my ($checks) = @_;
 	my @sessions = map { open_session($node) } 0 .. $workers;
 	my @pids = map { $_->query_safe('SELECT pg_backend_pid()') } @sessions;
-	my $end = time + 60;
+	my $end = time + $WaitTest::LIMIT;
 	my $running = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CALL %' AND state <> 'idle'};
 
 	look($node, q{TRUNCATE written, outcome;});

@@ -111,9 +111,7 @@ is($node->safe_psql('peculiar', 'SELECT last_value FROM hostile.calls'), $calls,
 is($node->safe_psql('peculiar', 'SELECT count(*) FROM hostile.lease_lock'), 1, 'it takes no other table for its own');
 
 # without a worker
-set_and_reload($node, 'lease_lock.purge_interval', '0');
-$node->safe_psql('postgres', 'SELECT pg_sleep(0.5)');	# one that was just being started
-$node->poll_query_until('postgres', 'SELECT count(*) = 0 FROM pg_stat_activity WHERE ' . worker_in('postgres'));
+switch_off($node);
 add_ended($node, 'postgres', 10);
 $node->safe_psql('postgres', 'SELECT pg_sleep(0.5)');
 is($psql->('SELECT count(*) ' . ended()), 10, 'an interval of 0 turns it off');

@@ -164,7 +164,7 @@ foreach my $statement (
 # uses the table again and again.
 $worker = stop_worker_in('closed');
 continue_backend($worker);
-$session->query_safe("SET lock_timeout = '10s'");
+$session->query_safe("SET lock_timeout = '3min'");
 $session->query_safe($_)
   foreach 'VACUUM FULL lease_lock', 'REINDEX TABLE CONCURRENTLY lease_lock', 'ALTER EXTENSION lease_lock UPDATE',
   'TRUNCATE lease_lock', 'DROP EXTENSION lease_lock', 'CREATE EXTENSION lease_lock';

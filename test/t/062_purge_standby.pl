@@ -27,8 +27,7 @@ is($primary->safe_psql('postgres', $launchers), 1, 'the primary has a launcher')
 is($standby->safe_psql('postgres', $launchers), 0, 'the standby has none');
 
 # What ended while the primary did not purge is still there after promotion.
-set_and_reload($primary, 'lease_lock.purge_interval', '0');
-$primary->poll_query_until('postgres', 'SELECT count(*) = 0 FROM pg_stat_activity WHERE ' . worker_in('postgres'));
+switch_off($primary);
 add_ended($primary, 'postgres', 1000);
 my $token = $primary->safe_psql('postgres', "SELECT lease_token('held', 'o')");
 $primary->wait_for_catchup($standby);

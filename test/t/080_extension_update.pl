@@ -166,7 +166,7 @@ send_to_wait($node, $waiter{function}, q{SELECT lease_acquire('busy', '1 hour', 
 send_to_wait($node, $waiter{procedure}, q{CALL lease_wait('busy', '1 hour', 'w2', NULL)});
 
 # The waiting function holds no lock on the table; the update waits for nobody.
-$admin->query_safe("SET lock_timeout = '20s'");
+$admin->query_safe("SET lock_timeout = '3min'");
 $admin->query_safe("BEGIN; $update");
 send_sql($user, q{SELECT lease_release('busy', 'me')});
 $node->poll_query_until('postgres', 'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted')

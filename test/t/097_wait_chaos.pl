@@ -26,15 +26,18 @@ plan skip_all => 'no signal stops a process here' if $windows_os;
 my $rounds = $ENV{CHAOS_ROUNDS} // 3;
 my $first = $ENV{CHAOS_SEED} // int(rand(1_000_000));
 my $sessions = $ENV{CHAOS_SESSIONS} // 64;
-my $late = $ENV{CHAOS_LATE} // 1;
 
 # Only a wake-up makes a waiter look, or a first waiter that does not come.
 my $node = start_waiting_node('chaos', $WaitTest::NEVER . <<"CONF");
-lease_lock.handoff_timeout = 500ms
 max_connections = @{[ $sessions + 30 ]}
 fsync = off
 lease_lock.durable = off
 CONF
+
+my $slow = slowness($node);
+my $late = $ENV{CHAOS_LATE} // $slow;
+$node->append_conf('postgresql.conf', 'lease_lock.handoff_timeout = ' . 500 * $slow);
+$node->reload;
 
 $node->safe_psql('postgres', q{
 	CREATE UNLOGGED TABLE log (round int, resource text, owner text, wait interval, token bigint, waited interval);

@@ -13,7 +13,6 @@ use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(sleep);
 
 plan skip_all => 'needs /proc of Linux' if !-e "/proc/$$/stat";
 
@@ -59,7 +58,9 @@ sub fail_over
 	}
 	else
 	{
-		sleep(1);    # for grants that will be lost
+		# grants that will be lost
+		my $grants = $primary->safe_psql('postgres', 'SELECT count(*) FROM lease_lock');
+		$primary->poll_query_until('postgres', "SELECT count(*) > $grants + 100 FROM lease_lock");
 	}
 	lose($primary);
 	foreach my $client (@clients)

@@ -39,7 +39,7 @@ sub comes_at_once
 	my ($session, $pid) = holder($node, $name, $options // '');
 	my $waiter = open_session($node);
 	my $waiter_pid = begin_query($waiter,
-		"SELECT granted, waited < '20 s' FROM lease_request('$name', '1 hour', 'bob', '60 s'" . ($wait_options // '') . ')');
+		"SELECT granted, waited < '2 min' FROM lease_request('$name', '1 hour', 'bob', '3 min'" . ($wait_options // '') . ')');
 
 	$node->poll_query_until('postgres',
 		"SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = $waiter_pid");

@@ -9,12 +9,15 @@ use lib $FindBin::RealBin;
 use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use PurgeTest qw(set_and_reload);
 use Test::More;
 
 my $node = start_node('watches', <<'CONF');
 shared_preload_libraries = 'lease_lock'
 lease_lock.purge_interval = 0
 max_prepared_transactions = 2
+wal_level = replica
+max_wal_senders = 2
 CONF
 my $listener = open_session($node);
 $listener->query_safe('LISTEN events; LISTEN more');
@@ -144,6 +147,8 @@ is(told(sub { "$_[1]->{event} $_[1]->{broken_by}" }), 'broken breaker', 'by whom
 	$sql->('CREATE TABLE enough ()');
 	begin_query($busy, q{DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM enough) LOOP PERFORM lease_acquire('job/here', '1 hour', 'carl', '100 ms'); END LOOP; END $$; SELECT 'done'});
 	like(told_soon(), qr{^wanted job/here}, 'which goes on waiting, again and again');
+	# It does so even if new sessions are kept out of that one.
+	$sql->('ALTER DATABASE second ALLOW_CONNECTIONS false');
 	begin_query($there, q{SELECT lease_acquire('there', '1 hour', 'bob', '180 s')});
 	my $out = '';
 	for (my $i = 0; $i < 1800 && $out !~ /wanted/; $i++)
@@ -152,6 +157,7 @@ is(told(sub { "$_[1]->{event} $_[1]->{broken_by}" }), 'broken breaker', 'by whom
 		$out .= $listener_there->query('SELECT 1');
 	}
 	like($out, qr/"event": "wanted", "resource": "there"/, 'and in another, meanwhile');
+	$sql->('ALTER DATABASE second ALLOW_CONNECTIONS true');
 	$sql->('INSERT INTO enough DEFAULT VALUES');
 	is(finish_query($busy), 'done', 'no more waits');
 	$busy->quit;
@@ -162,6 +168,27 @@ is(told(sub { "$_[1]->{event} $_[1]->{broken_by}" }), 'broken breaker', 'by whom
 	$sql->(q{SELECT lease_release('job/here', 'bob')});
 	$node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'second'});
 	$sql->('DROP DATABASE second');
+	told();
+
+	# While a commit with a notice waits for a standby, nobody can send one. Each announcer would hang, and take a worker
+	# slot. So it gives up.
+	my ($commit, $waiter) = map { open_session($node) } 1, 2;
+
+	$sql->(q{SELECT lease_acquire('job/standby', '1 hour', 'ann')});
+	told();
+	set_and_reload($node, 'synchronous_standby_names', 'nobody');
+	begin_query($commit, q{BEGIN; CREATE TABLE written (); NOTIFY silence; COMMIT; SELECT 'done'});
+	ok($node->poll_query_until('postgres', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'}), 'a commit waits for a standby');
+	begin_query($waiter, q{SELECT lease_acquire('job/standby', '1 hour', 'bob', '180 s')});
+	ok($node->poll_query_until('postgres', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'lease_lock announcer' AND wait_event_type = 'Lock'}),
+		'and the announcer for the commit');
+	ok($node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'lease_lock announcer'}), 'but not for long');
+	set_and_reload($node, 'synchronous_standby_names', '');
+	is(finish_query($commit), 'done', 'the commit is over');
+	$sql->(q{SELECT lease_release('job/standby', 'ann')});
+	is(finish_query($waiter), 't', 'the wait goes on');
+	$_->quit foreach $commit, $waiter;
+	$sql->(q{SELECT lease_release('job/standby', 'bob')});
 	told();
 }
 

@@ -177,7 +177,7 @@ SKIP:
 # Any of several in different partitions, with a wait: never more than one.
 $routed->query_safe(q{SELECT lease_acquire(r, '1 hour', 'blocker') FROM unnest(ARRAY['a', 'd', '1', '2', '3', '4', '5']) AS r});
 my $waiter = open_session($first, 'router');
-begin_query($waiter, q{SELECT lease_acquire_any(ARRAY['a', 'd', '1', '2', '3', '4', '5'], '1 hour', 'any', '1 min')});
+begin_query($waiter, q{SELECT lease_acquire_any(ARRAY['a', 'd', '1', '2', '3', '4', '5'], '1 hour', 'any', '3 min')});
 $routed->query_safe(q{SELECT lease_release_all('blocker')});
 like(finish_query($waiter), qr/^(a|d|\d)$/, 'any of several, with a wait');
 is($routed->query_safe(q{SELECT count(*) FROM lease_status WHERE owner = 'any' AND state = 'held'}), 1, 'is one lease');
@@ -221,10 +221,10 @@ is($first->safe_psql('router', "SELECT lease_acquire('$busy', '1 hour', 'next')"
 my $crossing = open_session($first, 'router');
 $waiter->query_safe(q{SELECT lease_acquire('{d}1', '1 hour', 'one')});
 $crossing->query_safe(q{SELECT lease_acquire('{d}2', '1 hour', 'two')});
-begin_query($waiter, q{SELECT lease_acquire('{d}2', '1 hour', 'one', '20 s')});
+begin_query($waiter, q{SELECT lease_acquire('{d}2', '1 hour', 'one', '3 min')});
 is($nodes[$_]->poll_query_until("p$_", 'SELECT count(*) = 1 FROM lease_waiters'), 1, 'one waits for two')
   foreach $first->safe_psql('router', q{SELECT lease_router.logical_partition('{d}') % 4});
-begin_query($crossing, q{SELECT lease_acquire('{d}1', '1 hour', 'two', '20 s')});
+begin_query($crossing, q{SELECT lease_acquire('{d}1', '1 hour', 'two', '3 min')});
 my $told = finish_query($crossing);
 $crossing->query_safe(q{SELECT lease_release('{d}2', 'two')});
 like($told . finish_query($waiter), qr/40P01: .*REMOTE ERROR: .*DETAIL:  Remote detail: /s, 'a deadlock in one partition');
@@ -337,7 +337,7 @@ foreach my $language (sort keys %languages)
 		skip "no $command", 1 if !can_run([$command], '--version');
 		local $ENV{PYTHONIOENCODING} = 'utf-8';
 		local $ENV{PYTHONUTF8} = 1;
-		IPC::Run::run([ $command, $stdin, @names ], '<', \($code . $call), '>', \$out, '2>&1', IPC::Run::timeout(60));
+		IPC::Run::run([ $command, $stdin, @names ], '<', \($code . $call), '>', \$out, '2>&1', IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 		chomp $out;
 		is($out, $expected, "the partitions of names in $language");
 	}

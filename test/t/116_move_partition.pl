@@ -58,7 +58,7 @@ sub start_clients
 		$number++;
 		IPC::Run::start([ 'psql', '-Xq', '-d', $front->connstr('router'), '-c',
 				"CALL lease_demo.work('$_ $number', '$_', 24, clock_timestamp() + '$seconds s')" ],
-			'>', \my $out, '2>', "$PostgreSQL::Test::Utils::log_path/client_$number.log", IPC::Run::timeout(300));
+			'>', \my $out, '2>', "$PostgreSQL::Test::Utils::log_path/client_$number.log", IPC::Run::timeout($seconds + $PostgreSQL::Test::Utils::timeout_default));
 	} @ways;
 }
 
@@ -111,8 +111,8 @@ $old->safe_psql('p1', q{ROLLBACK PREPARED 'open'});
 like(move('promote', 1, $old, $second), qr/not drained/, 'promote: not before drain');
 
 # A session that may still enter, but that nobody sees yet.
-my $late = IPC::Run::start([ 'psql', '-Xq', '-d', $old->connstr('p1') . q{ options='-c post_auth_delay=3'}, '-c', 'SELECT pg_sleep(60)' ],
-	'>', \my $late_out, '2>', \my $late_err, IPC::Run::timeout(30));
+my $late = IPC::Run::start([ 'psql', '-Xq', '-d', $old->connstr('p1') . " options='-c post_auth_delay=" . 3 * slowness($old) . "'", '-c', 'SELECT pg_sleep(60)' ],
+	'>', \my $late_out, '2>', \my $late_err, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 $old->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.objid
 	WHERE d.datname = 'p1' AND l.classid = 'pg_database'::regclass}) or die 'nobody is about to enter';
 like(move('drain', 1, $old, $second), qr/nobody is in the partition/, 'drain');
@@ -142,7 +142,8 @@ $front->safe_psql('router', q{SELECT lease_release_all('o')});
 
 # The first move, all in one, beside eight clients.
 $front->safe_psql('router', q{SELECT lease_acquire('kept ' || i, '1 hour', 'keeper') FROM generate_series(1, 8) AS i});
-my @clients = start_clients(20, ('router') x 6, ('direct') x 2);
+my $slow = slowness($old);
+my @clients = start_clients(20 * $slow, ('router') x 6, ('direct') x 2);
 $front->poll_query_until('router', 'SELECT count(*) > 100 FROM lease_demo.held');
 like(move('run', 1, $old, $second), qr/the pause was ([\d.]+) s.*gone from the old server/s, 'the first move');
 adopt($second);
@@ -169,7 +170,7 @@ is($front->safe_psql('router', q{SELECT count(*) FROM lease_status WHERE owner =
 my @doubled = map { $front->safe_psql('router', "SELECT connection FROM lease_router.partitions WHERE partition = $_") } 0, 1, 0, 1;
 is(make_router($front, @doubled), '', 'each partition twice');
 $front->safe_psql('router', 'TRUNCATE lease_demo.held, lease_demo.errors');
-@clients = start_clients(8, ('router') x 6, ('direct') x 2);
+@clients = start_clients(8 * $slow, ('router') x 6, ('direct') x 2);
 $front->poll_query_until('router', 'SELECT count(*) > 50 FROM lease_demo.held');
 like(move('run', 3, $third, $fourth), qr/each server has its half/, 'half of a partition moves');
 adopt($fourth);

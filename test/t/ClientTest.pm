@@ -21,7 +21,7 @@ our @EXPORT = qw(
 our $CLIENTS = abs_path("$FindBin::RealBin/../clients");
 
 # Longer than a client takes, even on a busy machine.
-our $LIMIT = 60;
+our $LIMIT = $PostgreSQL::Test::Utils::timeout_default;
 
 # Returns the first of these commands that runs the arguments without an error:
 # the interpreter that has the library. Returns undef if there is none.

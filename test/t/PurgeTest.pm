@@ -22,6 +22,7 @@ our @EXPORT = qw(
   worker_in
   ask_beside_stopped
   set_and_reload
+  switch_off
   times_logged
 );
 
@@ -140,6 +141,19 @@ sub set_and_reload
 	$node->reload;
 	$node->poll_query_until('postgres', "SELECT current_setting('$setting') = '$value'")
 	  or die "$setting is not $value";
+	return;
+}
+
+# Set the interval to 0, and wait until no worker runs or is being started: the
+# launcher has begun no round for ten times the interval that it had.
+sub switch_off
+{
+	my ($node) = @_;
+
+	set_and_reload($node, 'lease_lock.purge_interval', '0');
+	$node->poll_query_until('postgres', 'SELECT count(*) = 1 FROM pg_stat_activity WHERE ' . launcher()
+		  . q{ AND state = 'idle' AND state_change < clock_timestamp() - interval '1 s'})
+	  or die 'the launcher does not rest';
 	return;
 }
 

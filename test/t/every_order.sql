@@ -270,7 +270,7 @@ BEGIN
 					('shared by a, renewed often', 'released', 'ROLLBACK'))) DESC,
 			(s.state = 'held by a' AND point = 'before an update' AND b_owner = 'a' AND b.call = 'asserted' AND b_when = 'across') DESC,
 			hashtextextended(format('%s %s %s %s %s %s %s', s.state, a.call, point, b.call, b_owner, b_when, b_end), seed) LOOP
-		EXIT WHEN clock_timestamp() > until OR failures = 3;
+		EXIT WHEN clock_timestamp() > until AND (SELECT count(*) FROM outcomes) >= 10 OR failures = 3;
 		result := staged(c.state, c.a_call, c.point, c.b_call, c.b_owner, c.b_when, c.b_end, pids);
 		good := result.still_asserted
 			AND is_right(c.state, c.a_call, c.b_call, c.b_owner, c.b_end, result.outcome, result.a_seen_open, result.b_seen_open);
