@@ -260,25 +260,6 @@ up_to_here(Search *search, Place *first, Place *last)
 	return last->up_to_here;
 }
 
-/* The first place of a line; if the line has none, the one behind it. */
-static Place *
-first_place(const Search *search, uint64 hash)
-{
-	Place	   *low = search->places;
-	Place	   *high = search->places + search->nplaces;
-
-	while (low < high)
-	{
-		Place	   *middle = low + (high - low) / 2;
-
-		if (middle->hash < hash)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
 /*
  * The waiters before this one in its line. One that waits for a transaction of
  * this process comes after it.
@@ -287,11 +268,13 @@ static void
 add_waiters_before(Search *search, WaitNode *node, const Entry *own)
 {
 	Place		limit = {.hash = own->hash, .turn = entry_turn(own)};
-	Place	   *first = first_place(search, own->hash);
-	Place	   *end = first;
+	Place	   *first = search->places;
+	Place	   *end;
 	bool		awaits_us = false;
 
-	for (; end < search->places + search->nplaces && compare_places(end, &limit) < 0; end++)
+	while (first < search->places + search->nplaces && first->hash < own->hash)
+		first++;
+	for (end = first; end < search->places + search->nplaces && compare_places(end, &limit) < 0; end++)
 		awaits_us |= end->awaited_pid == node->pid;
 	if (end > first && !awaits_us)
 		add_edge(node, EDGE_ORDER, up_to_here(search, first, end - 1), end[-1].turn);
@@ -697,10 +680,18 @@ waits_for_nothing(int pid)
 		 pg_atomic_read_u64(&queue_waiter(GetNumberFromPGProc(proc))->ticket) == 0);
 }
 
-/* Does the waiter act for an owner that blocks us? The roles are not asked. */
+/*
+ * Can this waiter, if it is stuck, hold up a line that nothing else does? So it
+ * can if it acts for an owner that blocks the line (the roles are not asked), or
+ * if it is before us and blocked by something that does not block us.
+ */
 static bool
-may_act_for_any(const Waiter *waiter, List *blockers)
+may_hold_up(const Waiter *waiter, const Waiter *own, int line, List *blockers)
 {
+	const Entry *limit = &own->entry[line];
+	bool		blocked_otherwise = entry_state(&waiter->entry[0]) == TURN_AWAY ||
+		may_wait_for_lock(GetPGProcByNumber(waiter->entry[0].waiter)) ||
+		(own->info.mode == MODE_SHARED && waiter->info.mode != MODE_SHARED);
 	ListCell   *cell;
 
 	foreach(cell, blockers)
@@ -710,22 +701,9 @@ may_act_for_any(const Waiter *waiter, List *blockers)
 		if (lease != NULL && has_name_of_owner(waiter, lease))
 			return true;
 	}
-	return false;
-}
-
-/* Is the waiter before our own entry, and blocked by something that does not block us? */
-static bool
-is_blocked_otherwise(const Waiter *waiter, LeaseMode mode, const Entry *own)
-{
-	for (int i = 0; i < waiter->info.nlines; i++)
-	{
-		const Entry *entry = &waiter->entry[i];
-
-		if (entry->hash == own->hash && entry_turn(entry) < entry_turn(own) &&
-			(entry_state(entry) == TURN_AWAY || may_wait_for_lock(GetPGProcByNumber(entry->waiter)) ||
-			 (mode == MODE_SHARED && waiter->info.mode != MODE_SHARED)))
+	for (const Entry *entry = waiter->entry; blocked_otherwise && entry < waiter->entry + waiter->info.nlines; entry++)
+		if (entry->hash == limit->hash && entry_turn(entry) < entry_turn(limit))
 			return true;
-	}
 	return false;
 }
 
@@ -750,9 +728,7 @@ line_must_move(LeaseStore *store, const Waiter *own, int line)
 
 		CHECK_FOR_INTERRUPTS();
 		if (pg_atomic_read_u64((pg_atomic_uint64 *) &waiter->ticket) != 0 &&
-			waiter->info.database == MyDatabaseId &&
-			(may_act_for_any(waiter, blockers) ||
-			 is_blocked_otherwise(waiter, own->info.mode, &own->entry[line])))
+			waiter->info.database == MyDatabaseId && may_hold_up(waiter, own, line, blockers))
 			return false;
 	}
 	return true;
