@@ -24,10 +24,10 @@ typedef struct Resources
 extern int	errcode_argument(bool is_null);
 extern void require_writable(const char *function);
 extern text *name_arg(FunctionCallInfo fcinfo, int argno, const char *what);
-extern int64 ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource);
-extern int64 wait_arg(FunctionCallInfo fcinfo, int argno, text *resource);
-extern int64 token_arg(FunctionCallInfo fcinfo, int argno, text *resource);
-extern int	permits_arg(FunctionCallInfo fcinfo, int argno, text *resource);
+extern int64 ttl_arg(FunctionCallInfo fcinfo, int argno, const text *resource);
+extern int64 wait_arg(FunctionCallInfo fcinfo, int argno, const text *resource);
+extern int64 token_arg(FunctionCallInfo fcinfo, int argno, const text *resource);
+extern int	permits_arg(FunctionCallInfo fcinfo, int argno, const text *resource);
 extern Resources resources_arg(FunctionCallInfo fcinfo, int argno);
 extern Datum payload_arg(FunctionCallInfo fcinfo, int argno);
 extern int64 request_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request);

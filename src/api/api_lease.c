@@ -30,49 +30,52 @@ PG_FUNCTION_INFO_V1(lease_break);
 PG_FUNCTION_INFO_V1(lease_purge);
 PG_FUNCTION_INFO_V1(lease_session_ended);
 
+/*
+ * Get the owner of the lease that is meant from argument number argno, and its
+ * token from the next one, if the function has that.
+ */
+static void
+claim_args(FunctionCallInfo fcinfo, int argno, LeaseAction *action)
+{
+	action->claim.owner = name_arg(fcinfo, argno, "owner");
+	if (PG_NARGS() > argno + 1)
+	{
+		action->token = token_arg(fcinfo, argno + 1, action->resource);
+		action->claim.token = &action->token;
+	}
+}
+
 /* lease_release(resource text, owner text [, token bigint]) returns boolean */
 Datum
 lease_release(PG_FUNCTION_ARGS)
 {
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	Claim		claim = {.owner = name_arg(fcinfo, 1, "owner")};
-	int64		token;
+	LeaseAction action = {.verb = LEASE_RELEASE, .resource = name_arg(fcinfo, 0, "resource")};
 
-	if (PG_NARGS() > 2)
-	{
-		token = token_arg(fcinfo, 2, resource);
-		claim.token = &token;
-	}
+	claim_args(fcinfo, 1, &action);
 	require_writable("lease_release()");
-	PG_RETURN_BOOL(release_lease(resource, &claim));
+	PG_RETURN_BOOL(act_on_lease(&action));
 }
 
 /* lease_release_all(owner text) returns bigint */
 Datum
 lease_release_all(PG_FUNCTION_ARGS)
 {
-	text	   *owner = name_arg(fcinfo, 0, "owner");
+	LeaseAction action = {.verb = LEASE_RELEASE, .claim = {.owner = name_arg(fcinfo, 0, "owner")}};
 
 	require_writable("lease_release_all()");
-	PG_RETURN_INT64(release_all_leases(owner));
+	PG_RETURN_INT64(act_on_all_leases(&action));
 }
 
 /* lease_renew(resource text, ttl interval, owner text [, token bigint]) returns boolean */
 Datum
 lease_renew(PG_FUNCTION_ARGS)
 {
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	int64		ttl = ttl_arg(fcinfo, 1, resource);
-	Claim		claim = {.owner = name_arg(fcinfo, 2, "owner")};
-	int64		token;
+	LeaseAction action = {.verb = LEASE_RENEW, .resource = name_arg(fcinfo, 0, "resource")};
 
-	if (PG_NARGS() > 3)
-	{
-		token = token_arg(fcinfo, 3, resource);
-		claim.token = &token;
-	}
+	action.ttl = ttl_arg(fcinfo, 1, action.resource);
+	claim_args(fcinfo, 2, &action);
 	require_writable("lease_renew()");
-	PG_RETURN_BOOL(renew_lease(resource, ttl, &claim));
+	PG_RETURN_BOOL(act_on_lease(&action));
 }
 
 /* lease_renew_several(resources text[], ttl interval, owner text) returns boolean */
@@ -80,22 +83,22 @@ Datum
 lease_renew_several(PG_FUNCTION_ARGS)
 {
 	Resources	resources = resources_arg(fcinfo, 0);
-	int64		ttl = ttl_arg(fcinfo, 1, resources.given[0]);
-	text	   *owner = name_arg(fcinfo, 2, "owner");
+	LeaseAction action = {.verb = LEASE_RENEW, .ttl = ttl_arg(fcinfo, 1, resources.given[0])};
 
+	action.claim.owner = name_arg(fcinfo, 2, "owner");
 	require_writable("lease_renew_several()");
-	PG_RETURN_BOOL(renew_leases(resources.sorted, resources.number, ttl, owner));
+	PG_RETURN_BOOL(renew_leases(&action, resources.sorted, resources.number));
 }
 
 /* lease_renew_all(ttl interval, owner text) returns bigint */
 Datum
 lease_renew_all(PG_FUNCTION_ARGS)
 {
-	int64		ttl = ttl_arg(fcinfo, 0, NULL);
-	text	   *owner = name_arg(fcinfo, 1, "owner");
+	LeaseAction action = {.verb = LEASE_RENEW, .ttl = ttl_arg(fcinfo, 0, NULL)};
 
+	action.claim.owner = name_arg(fcinfo, 1, "owner");
 	require_writable("lease_renew_all()");
-	PG_RETURN_INT64(renew_all_leases(ttl, owner));
+	PG_RETURN_INT64(act_on_all_leases(&action));
 }
 
 /* lease_assert(resource text, owner text) returns bigint */
@@ -143,41 +146,39 @@ lease_token(PG_FUNCTION_ARGS)
 Datum
 lease_transfer(PG_FUNCTION_ARGS)
 {
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	text	   *owner = name_arg(fcinfo, 1, "owner");
-	text	   *new_owner = name_arg(fcinfo, 2, "new owner");
-	int64		token;
+	LeaseAction action = {.verb = LEASE_TRANSFER, .resource = name_arg(fcinfo, 0, "resource")};
 
+	action.claim.owner = name_arg(fcinfo, 1, "owner");
+	action.new_owner = name_arg(fcinfo, 2, "new owner");
 	require_writable("lease_transfer()");
-	if (!transfer_lease(resource, owner, new_owner, &token))
+	if (!act_on_lease(&action))
 		PG_RETURN_NULL();
-	PG_RETURN_INT64(token);
+	PG_RETURN_INT64(action.token);
 }
 
 /* lease_downgrade(resource text, owner text) returns bigint */
 Datum
 lease_downgrade(PG_FUNCTION_ARGS)
 {
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	text	   *owner = name_arg(fcinfo, 1, "owner");
-	int64		token;
+	LeaseAction action = {.verb = LEASE_DOWNGRADE, .resource = name_arg(fcinfo, 0, "resource")};
 
+	claim_args(fcinfo, 1, &action);
 	require_writable("lease_downgrade()");
-	if (!downgrade_lease(resource, owner, &token))
+	if (!act_on_lease(&action))
 		PG_RETURN_NULL();
-	PG_RETURN_INT64(token);
+	PG_RETURN_INT64(action.token);
 }
 
 /* lease_set_payload(resource text, owner text, payload jsonb) returns boolean */
 Datum
 lease_set_payload(PG_FUNCTION_ARGS)
 {
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	text	   *owner = name_arg(fcinfo, 1, "owner");
-	Datum		payload = PG_ARGISNULL(2) ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(2)));
+	LeaseAction action = {.verb = LEASE_SET_PAYLOAD, .resource = name_arg(fcinfo, 0, "resource")};
 
+	action.claim.owner = name_arg(fcinfo, 1, "owner");
+	action.payload = payload_arg(fcinfo, 2);
 	require_writable("lease_set_payload()");
-	PG_RETURN_BOOL(set_payload(resource, owner, payload));
+	PG_RETURN_BOOL(act_on_lease(&action));
 }
 
 /*
@@ -189,10 +190,10 @@ lease_set_payload(PG_FUNCTION_ARGS)
 Datum
 lease_break(PG_FUNCTION_ARGS)
 {
-	text	   *resource = name_arg(fcinfo, 0, "resource");
+	LeaseAction action = {.verb = LEASE_BREAK, .resource = name_arg(fcinfo, 0, "resource")};
 
 	require_writable("lease_break()");
-	PG_RETURN_BOOL(break_leases(resource));
+	PG_RETURN_BOOL(act_on_lease(&action));
 }
 
 /* lease_purge() returns bigint */

@@ -104,7 +104,7 @@ interval_arg(FunctionCallInfo fcinfo, int argno, const char *what, const text *r
 
 /* Get the time to live, in microseconds, from argument number argno. */
 int64
-ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
+ttl_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 {
 	int64		ttl;
 
@@ -120,7 +120,7 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 
 /* Get the time to wait, in microseconds; negative: without limit. */
 int64
-wait_arg(FunctionCallInfo fcinfo, int argno, text *resource)
+wait_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 {
 	return PG_ARGISNULL(argno) ? -1 :
 		interval_arg(fcinfo, argno, "wait for", resource, 0, MAX_TTL,
@@ -129,7 +129,7 @@ wait_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 
 /* Get the fencing token of a lease from argument number argno. */
 int64
-token_arg(FunctionCallInfo fcinfo, int argno, text *resource)
+token_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 {
 	if (PG_ARGISNULL(argno))
 		refuse_null("token of", resource, "lease_token() returns null if that owner does not hold the lease.");
@@ -138,7 +138,7 @@ token_arg(FunctionCallInfo fcinfo, int argno, text *resource)
 
 /* Get the number of permits from argument number argno. */
 int
-permits_arg(FunctionCallInfo fcinfo, int argno, text *resource)
+permits_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 {
 	int			permits = PG_ARGISNULL(argno) ? 0 : PG_GETARG_INT32(argno);
 

@@ -102,6 +102,7 @@
 #include "pgstat.h"
 #include "storage/proc.h"
 #define MY_PROC_NUMBER (MyProc->pgprocno)
+#define GetNumberFromPGProc(proc) ((proc)->pgprocno)
 #define WaitEventExtensionNew(name) PG_WAIT_EXTENSION
 #ifndef GetPGProcByNumber
 #define GetPGProcByNumber(n) (&ProcGlobal->allProcs[(n)])

@@ -20,6 +20,7 @@
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
@@ -189,17 +190,11 @@ get_guard(FunctionCallInfo fcinfo)
 static void
 guard_truncate(const TriggerData *call)
 {
-	Relation	table = call->tg_relation;
-	bool		guarded = false;
-
-	for (int i = 0; i < table->trigdesc->numtriggers && !guarded; i++)
-		guarded = table->trigdesc->triggers[i].tgfoid == call->tg_trigger->tgfoid &&
-			TRIGGER_FOR_ROW(table->trigdesc->triggers[i].tgtype);
-	if (!guarded)
+	if (triggers_of(RelationGetRelid(call->tg_relation), call->tg_trigger->tgfoid, true) == NIL)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("cannot truncate protected table \"%s\"", RelationGetRelationName(table)),
+			 errmsg("cannot truncate protected table \"%s\"", RelationGetRelationName(call->tg_relation)),
 			 errdetail("It would remove rows without regard to their leases."),
 			 errhint("Delete the rows, or call lease_unprotect() first.")));
 }
@@ -212,6 +207,23 @@ describe_table(void *arg)
 }
 
 /*
+ * The role that the session acts as, if it claims the lease; else invalid. Code
+ * of another role that runs in the session, and sets the owner itself, does not
+ * have its privileges. Nor has code of a table's owner that the server runs, as
+ * ANALYZE runs index expressions: that session may be one of autovacuum.
+ */
+static Oid
+session_role(void)
+{
+	Oid			role = GetOuterUserId();
+	Oid			set_by = session_owner != NULL ? session_owner->set_by : InvalidOid;
+
+	if (InSecurityRestrictedOperation() || (OidIsValid(set_by) && !has_privs_of_role(set_by, role)))
+		return InvalidOid;
+	return role;
+}
+
+/*
  * The role whose privileges count. Only the server's own statements for a
  * foreign key run without enforced row security.
  */
@@ -220,7 +232,7 @@ writing_role(void)
 {
 	if (!InNoForceRLSOperation())
 		return GetUserId();
-	return session_owner != NULL && OidIsValid(session_owner->set_by) ? session_owner->set_by : GetOuterUserId();
+	return session_owner != NULL && OidIsValid(session_owner->set_by) ? session_owner->set_by : session_role();
 }
 
 static void
@@ -229,7 +241,7 @@ assert_for_row(const Guard *guard, Relation table, const text *resource)
 	Claim		claim = {.token = session_token};
 	Asserter	asserter = {
 		.role = writing_role(),
-		.other_role = GetOuterUserId(),
+		.other_role = session_role(),
 		.exclusive = guard->exclusive,
 		.row_of = guard->hides_name ? RelationGetRelationName(table) : NULL
 	};

@@ -9,11 +9,14 @@
 #define LEASE_LOCK_GUARD_H
 
 #include "executor/tuptable.h"
-#include "lib/stringinfo.h"
+#include "nodes/pg_list.h"
 #include "utils/relcache.h"
 
 /* guard.c: lets only the holder of a lease write a row */
 extern void guard_init(void);
+
+/* protect.c: which triggers a table has */
+extern List *triggers_of(Oid relid, Oid function, bool for_rows);
 
 /* template.c: names of resources made from the columns of a row */
 #define TEMPLATE_HINT \

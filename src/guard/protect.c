@@ -164,7 +164,7 @@ create_trigger(const char *name, const char *events, Oid table, const char *leve
 }
 
 /* Names of a table's triggers that call the function: row triggers, or those for TRUNCATE. */
-static List *
+List *
 triggers_of(Oid relid, Oid function, bool for_rows)
 {
 	Relation	table = table_open(relid, NoLock);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * action.c
- *		The shape of every action on a lease that is committed.
+ *		What a holder, or an administrator, does to a lease.
  *
  * If another transaction is changing the lease, or relies on it, the action
  * waits for that transaction, so that its answer is final. It does not hold
@@ -11,15 +11,184 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/names.h"
+#include "base/printable.h"
 #include "base/privileges.h"
+#include "base/subxact.h"
 #include "change/change.h"
 #include "lease/lease.h"
+
+/*
+ * The functions write_... write an action under the resource lock. They return
+ * false if it does not apply to the lease.
+ */
+
+/*
+ * End the lease, even if it has expired, unless it was taken over. A lease that
+ * was acquired several times must be released as many times.
+ */
+static bool
+write_release(LeaseAction *action)
+{
+	Lease		lease = action->row->lease;
+
+	if (lease.holds > 1 && action->held && !action->of_all)
+	{
+		lease.holds--;
+		change_lease(action->store, action->row, &lease, CHANGE_COUNT_DOWN, NULL);
+	}
+	else
+	{
+		make_tombstone(&lease, Max(action->now, lease.hold_until));	/* min_hold may keep it */
+		change_lease(action->store, action->row, &lease, CHANGE_RELEASE, &action->row->lease);
+	}
+	return true;
+}
+
+/* Extend the lease to at least ttl from now. */
+static bool
+write_renewal(LeaseAction *action)
+{
+	Lease		lease = action->row->lease;
+
+	lease.expires_at = Max(lease.expires_at, action->now + action->ttl);
+	change_lease(action->store, action->row, &lease, CHANGE_RENEW, NULL);
+	return true;
+}
+
+/* Replace or remove the payload. */
+static bool
+write_payload(LeaseAction *action)
+{
+	Lease		lease = action->row->lease;
+
+	lease.payload = action->payload;
+	change_lease(action->store, action->row, &lease, CHANGE_PAYLOAD, NULL);
+	return true;
+}
+
+/* Date the lease as granted now, with a new token, which the action returns. */
+static void
+grant_anew(LeaseAction *action, Lease *lease)
+{
+	action->token = store_next_token(action->store, last_token(&action->rows));
+	lease->token = action->token;
+	lease->granted_at = action->now;
+	lease->xid = GetTopFullTransactionId();
+}
+
+/* An owner has at most one lease on a resource. */
+static void
+require_no_other_lease(const LeaseRows *rows, const text *owner, TimestampTz now)
+{
+	for (int i = 0; i < rows->count; i++)
+	{
+		const LeaseRow *row = &rows->row[i];
+
+		if (is_owner(&row->lease, owner) && (is_open(row) || is_held(&row->lease, now)))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("new owner already has a lease on \"%s\"", printable(row->lease.resource)),
+					 errhint("An owner has at most one lease on a resource.")));
+	}
+}
+
+/* Otherwise the new owner would lose the lease when a session ends that it does not know. */
+static void
+require_no_session(const Lease *lease)
+{
+	if (lease->session_pid != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("lease on \"%s\" cannot be transferred", printable(lease->resource)),
+				 errdetail("It ends with the session that acquired it."),
+				 errhint("Release it, or acquire it without session => true.")));
+}
+
+/* Hand the lease over. The role that acquired it, its mode and its end stay the same. */
+static bool
+write_transfer(LeaseAction *action)
+{
+	Lease		lease = action->row->lease;
+
+	require_no_session(&lease);
+	if (!is_owner(&lease, action->new_owner))
+	{
+		require_no_other_lease(&action->rows, action->new_owner, action->now);
+		action->counted_role = lease.role;
+	}
+	lease.owner = action->new_owner;
+	lease.holds = 1;
+	grant_anew(action, &lease);
+	change_lease(action->store, action->row, &lease, CHANGE_TRANSFER, &action->row->lease);
+	return true;
+}
+
+/*
+ * Turn an exclusive lease into a shared one, in a lease slot of its own. The exclusive lease
+ * becomes a tombstone, under one hold of the resource lock. So readers may
+ * join, and no writer gets in between.
+ *
+ * The shared lease has a new token. So a fenced service can tell a late
+ * request under the exclusive lease from one under the shared lease.
+ */
+static bool
+write_downgrade(LeaseAction *action)
+{
+	const LeaseRow *seat = free_seat(&action->rows, action->now);
+	Lease		exclusive = action->row->lease;
+	Lease		shared = action->row->lease;
+
+	if (exclusive.mode != MODE_EXCLUSIVE)
+		return false;
+
+	shared.mode = MODE_SHARED;
+	shared.slot = seat ? seat->lease.slot : unused_slot(&action->rows);
+	grant_anew(action, &shared);
+
+	make_tombstone(&exclusive, action->now);
+	change_lease(action->store, action->row, &exclusive, CHANGE_REPLACE, NULL);
+	change_lease(action->store, seat, &shared, CHANGE_DOWNGRADE, &action->row->lease);
+	return true;
+}
+
+/* End every lease on the resource. */
+static bool
+write_break(LeaseAction *action)
+{
+	for (int i = 0; i < action->rows.count; i++)
+	{
+		const LeaseRow *row = &action->rows.row[i];
+		Lease		lease = row->lease;
+
+		if (is_open(row) || is_free(&lease, action->now))
+			continue;
+		make_tombstone(&lease, action->now);
+		change_lease(action->store, row, &lease, CHANGE_BREAK, &row->lease);
+	}
+	return true;
+}
+
+static const struct
+{
+	OwnAction	kind;
+	bool		even_expired;	/* the lease need not be held */
+	bool		gives_token;	/* the lease gets a new token */
+	bool		(*write) (LeaseAction *action);
+}			actions[] = {
+	[LEASE_RELEASE] = {ACTION_END, true, false, write_release},
+	[LEASE_RENEW] = {ACTION_PROLONG, false, false, write_renewal},
+	[LEASE_SET_PAYLOAD] = {ACTION_PROLONG, false, false, write_payload},
+	[LEASE_TRANSFER] = {ACTION_END, false, true, write_transfer},
+	[LEASE_DOWNGRADE] = {ACTION_END, false, true, write_downgrade},
+	[LEASE_BREAK] = {ACTION_BREAK, true, false, write_break}
+};
 
 /*
  * Look, and find the lease that is meant. If it is held, no other row of the
@@ -29,17 +198,18 @@
 static ClaimedLease
 find_lease(LeaseAction *action)
 {
+	OwnAction	kind = actions[action->verb].kind;
 	ClaimedLease claimed = {0};
 
-	if (action->kind == ACTION_END && !action->gives_token &&
+	if (kind == ACTION_END && !actions[action->verb].gives_token &&
 		store_look_at_last_written(action->store, action->resource, &action->rows))
-		claimed = find_claimed(&action->rows, &action->claim, action->kind, action->now);
+		claimed = find_claimed(&action->rows, &action->claim, kind, action->now);
 	if (!claimed.holds)
 	{
 		store_look(action->store, action->resource, &action->rows);
-		if (action->kind == ACTION_BREAK)
+		if (kind == ACTION_BREAK)
 			return find_breakable(&action->rows, action->now);
-		claimed = find_claimed(&action->rows, &action->claim, action->kind, action->now);
+		claimed = find_claimed(&action->rows, &action->claim, kind, action->now);
 	}
 	if (claimed.row != NULL)
 		require_role_privileges(&claimed.row->lease);
@@ -51,14 +221,14 @@ find_lease(LeaseAction *action)
  * false, with nothing written, if there is no such lease.
  */
 bool
-act_on_lease(LeaseAction *action, LeaseWrite write)
+act_on_lease(LeaseAction *action)
 {
 	ClaimedLease claimed;
 	bool		done = false;
 
 	durable_action_begins();
 	action->store = store_open(RowExclusiveLock);
-	if (action->gives_token)
+	if (actions[action->verb].gives_token)
 		store_prepare_token(action->store);
 	do
 	{
@@ -70,13 +240,15 @@ act_on_lease(LeaseAction *action, LeaseWrite write)
 		action->row = claimed.row;
 		action->held = claimed.holds;
 		if (claimed.row != NULL && !TransactionIdIsValid(claimed.transaction) &&
-			(claimed.holds || action->even_expired))
-			done = write(action);
+			(claimed.holds || actions[action->verb].even_expired))
+			done = actions[action->verb].write(action);
 		unlock_resource(action->resource);
 		if (TransactionIdIsValid(claimed.transaction))
 			store_wait_for(claimed.transaction);
 	} while (TransactionIdIsValid(claimed.transaction));
 	store_close(action->store);
+	if (OidIsValid(action->counted_role))
+		require_lease_allowed(action->resource, action->new_owner, action->counted_role);
 	return done;
 }
 
@@ -138,7 +310,7 @@ find_own_leases(const text *owner)
  * may happen to use the same owner name.
  */
 int64
-act_on_all_leases(LeaseAction *action, LeaseWrite write)
+act_on_all_leases(LeaseAction *action)
 {
 	List	   *own_leases = find_own_leases(action->claim.owner);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lease actions", ALLOCSET_SMALL_SIZES);
@@ -146,13 +318,14 @@ act_on_all_leases(LeaseAction *action, LeaseWrite write)
 	int64		done = 0;
 	ListCell   *cell;
 
+	action->of_all = true;
 	foreach(cell, own_leases)
 	{
 		const OwnLease *own = lfirst(cell);
 
 		action->resource = own->resource;
 		action->claim.token = &own->token;
-		if (act_on_lease(action, write))
+		if (act_on_lease(action))
 			done++;
 		MemoryContextReset(context);
 	}
@@ -160,4 +333,40 @@ act_on_all_leases(LeaseAction *action, LeaseWrite write)
 	MemoryContextSwitchTo(caller_context);
 	MemoryContextDelete(context);
 	return done;
+}
+
+/* Several leases of an owner that are renewed together. */
+typedef struct Renewals
+{
+	LeaseAction *action;
+	text	  **resources;
+	int			nresources;
+} Renewals;
+
+/* SubtransactionWork: renew one after the other, until one is not held. */
+static bool
+renew_each(void *arg)
+{
+	const Renewals *all = arg;
+
+	for (int i = 0; i < all->nresources; i++)
+	{
+		all->action->resource = all->resources[i];
+		if (!act_on_lease(all->action))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Renew the leases of an owner on all of these resources. If one of them is
+ * not held, renews none and returns false. The resources are sorted, so that
+ * two such calls cannot deadlock with each other.
+ */
+bool
+renew_leases(LeaseAction *action, text **resources, int nresources)
+{
+	Renewals	all = {action, resources, nresources};
+
+	return run_subtransaction(renew_each, &all, NULL);
 }

@@ -11,23 +11,29 @@
 #include "rules/rules.h"
 #include "store/store.h"
 
-/* action.c: the shape of every action on a lease that is committed */
+/* action.c: actions on a lease that is committed, or on all leases of a resource */
+typedef enum LeaseVerb
+{
+	LEASE_RELEASE,
+	LEASE_RENEW,
+	LEASE_SET_PAYLOAD,
+	LEASE_TRANSFER,				/* hand it over, with a new token */
+	LEASE_DOWNGRADE,			/* make an exclusive lease shared, with a new token */
+	LEASE_BREAK					/* free the resource, whoever holds it */
+} LeaseVerb;
+
 typedef struct LeaseAction
 {
-	/* Given by the caller. */
+	/* Given by the caller, the last three for some actions. */
+	LeaseVerb	verb;
 	const text *resource;
-	Claim		claim;			/* the lease that is meant; not for ACTION_BREAK */
-	OwnAction	kind;
-	bool		even_expired;	/* the lease need not be held */
-	bool		gives_token;	/* the lease gets a new token */
-
-	/* Given by the caller, for some actions. */
+	Claim		claim;			/* the lease that is meant; not for LEASE_BREAK */
 	int64		ttl;
 	Datum		payload;
 	text	   *new_owner;
-	bool		all_holds;		/* release it at once, however often it was acquired */
 
 	/* Set before the action writes. */
+	bool		of_all;			/* all leases of the owner: released at once, however often acquired */
 	LeaseStore *store;
 	LeaseRows	rows;			/* of the resource */
 	const LeaseRow *row;		/* the lease that is meant */
@@ -35,26 +41,18 @@ typedef struct LeaseAction
 	TimestampTz now;			/* read under the resource lock, before the rows */
 
 	/* Set by the write, for some actions. */
-	int64		token;
-	Oid			role;
+	int64		token;			/* the new one */
+	Oid			counted_role;	/* the new owner has one more lease of this role */
 } LeaseAction;
 
-/* Write the action, under the resource lock; false if it does not apply to the lease. */
-typedef bool (*LeaseWrite) (LeaseAction *action);
-
-extern bool act_on_lease(LeaseAction *action, LeaseWrite write);
-extern int64 act_on_all_leases(LeaseAction *action, LeaseWrite write);
-
-/* holder.c: the actions */
-extern bool release_lease(const text *resource, const Claim *claim);
-extern int64 release_all_leases(const text *owner);
-extern bool renew_lease(const text *resource, int64 ttl, const Claim *claim);
-extern bool renew_leases(text **resources, int nresources, int64 ttl, const text *owner);
-extern int64 renew_all_leases(int64 ttl, const text *owner);
-extern bool set_payload(const text *resource, const text *owner, Datum payload);
-extern bool transfer_lease(const text *resource, const text *owner, text *new_owner, int64 *token);
-extern bool downgrade_lease(const text *resource, const text *owner, int64 *token);
-extern bool break_leases(const text *resource);
+/*
+ * Find the lease that is meant, and act on it. Returns false, with nothing
+ * written, if there is no such lease. A break and a release may find a lease
+ * that has expired.
+ */
+extern bool act_on_lease(LeaseAction *action);
+extern int64 act_on_all_leases(LeaseAction *action);
+extern bool renew_leases(LeaseAction *action, text **resources, int nresources);
 
 /* drop.c: what is lost when the lock table is dropped */
 extern void drop_init(void);

@@ -27,13 +27,10 @@ static LOCKTAG
 resource_tag(const text *resource)
 {
 	uint64		hash = hash_text(resource, 0);
-	LOCKTAG		tag = {0};
+	LOCKTAG		tag;
 
-	tag.locktag_field1 = MyDatabaseId;
-	tag.locktag_field2 = (uint32) (hash >> 32);
-	tag.locktag_field3 = (uint32) hash;
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash, 0);
 	tag.locktag_type = LOCKTAG_USERLOCK;
-	tag.locktag_lockmethodid = USER_LOCKMETHOD;
 	return tag;
 }
 

@@ -20,7 +20,8 @@
  *   of timeline 2 even if the clock of the server that is promoted to timeline
  *   3 is behind by that much.
  * - If the sequence has passed that place, because the clock was set back, the
- *   era begins far above the last known token instead.
+ *   era begins far above the last known token instead, and the farther the
+ *   higher the timeline.
  *
  * Tokens stay below 2^53 until the year 2097. So programs that keep numbers in
  * floating point, as JavaScript does, do not confuse two tokens.
@@ -145,24 +146,14 @@ era_record(const EraSequences *sequences)
 	return (owner >> 32) << 32 | GetWALInsertionTimeLine();
 }
 
-/* Is the record one of this token sequence, or of its creation? */
-static bool
-same_sequence(uint64 recorded, uint64 record)
-{
-	return recorded >> 32 == 0 || recorded >> 32 == record >> 32;
-}
-
 /* Choose the value from which the tokens of a new era count up. */
 static int64
-first_token(int64 last_token, uint64 recorded, uint64 record)
+first_token(int64 last_token, int64 timeline)
 {
-	uint32		timeline = (uint32) record;
-	bool		failover = same_sequence(recorded, record) && timeline > (uint32) recorded;
-	int64		later = failover ? Min(timeline - (uint32) recorded, 1000) : 1;
 	int64		usecs = Max(GetCurrentTimestamp() - CLOCK_ORIGIN, 0);
-	int64		token = (Min(usecs, PG_INT64_MAX >> 3) << CLOCK_SHIFT) + ((int64) timeline << TIMELINE_SHIFT);
+	int64		token = (Min(usecs, PG_INT64_MAX >> 3) << CLOCK_SHIFT) + (timeline << TIMELINE_SHIFT);
 
-	if (token <= last_token && pg_add_s64_overflow(last_token, later << JUMP_SHIFT, &token))
+	if (token <= last_token && pg_add_s64_overflow(last_token, Min(timeline, 1000) << JUMP_SHIFT, &token))
 		ereport(ERROR,
 				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
 				 errmsg("fencing tokens are used up")));
@@ -172,7 +163,7 @@ first_token(int64 last_token, uint64 recorded, uint64 record)
 static void
 log_era(uint64 recorded, uint64 record)
 {
-	bool		copied = !same_sequence(recorded, record);
+	bool		copied = recorded >> 32 != 0 && recorded >> 32 != record >> 32;
 
 	ereport(LOG,
 			(copied ?
@@ -193,7 +184,7 @@ begin_era(const EraSequences *sequences, uint64 record)
 {
 	uint64		recorded = (uint64) last_value(sequences->record);
 
-	set_value(sequences->tokens, first_token(last_value(sequences->tokens), recorded, record));
+	set_value(sequences->tokens, first_token(last_value(sequences->tokens), (uint32) record));
 
 	/* There was nothing to be lost if the extension was created on this timeline. */
 	if (recorded != (uint32) record)

@@ -162,6 +162,15 @@ transaction_pid(TransactionId xid)
 	return TransactionIdIsInProgress(xid) ? BackendXidGetPid(SubTransGetTopmostTransaction(xid)) : 0;
 }
 
+static bool
+has_name_of_owner(const Waiter *waiter, const Lease *lease)
+{
+	const WaiterInfo *info = &waiter->info;
+
+	return info->owner_length == (int) VARSIZE_ANY_EXHDR(lease->owner) &&
+		memcmp(info->owner, VARDATA_ANY(lease->owner), info->owner_length) == 0;
+}
+
 /*
  * Does the waiter act for the owner of the lease? Any session can wait under
  * any owner name, and acquire a lease under it. So the roles of both must have
@@ -171,12 +180,9 @@ transaction_pid(TransactionId xid)
 static bool
 acts_for(const Waiter *waiter, const Lease *lease)
 {
-	const WaiterInfo *info = &waiter->info;
-
-	return info->owner_length == (int) VARSIZE_ANY_EXHDR(lease->owner) &&
-		memcmp(info->owner, VARDATA_ANY(lease->owner), info->owner_length) == 0 &&
-		has_privs_of_role(info->role, lease->role) &&
-		has_privs_of_role(lease->role, info->role);
+	return has_name_of_owner(waiter, lease) &&
+		has_privs_of_role(waiter->info.role, lease->role) &&
+		has_privs_of_role(lease->role, waiter->info.role);
 }
 
 /* What one lease slot must wait for. An owner that waits for its own lease is not stuck: it may have several sessions. */
@@ -254,25 +260,6 @@ up_to_here(Search *search, Place *first, Place *last)
 	return last->up_to_here;
 }
 
-/* The first place of a line; if the line has none, the one behind it. */
-static Place *
-first_place(const Search *search, uint64 hash)
-{
-	Place	   *low = search->places;
-	Place	   *high = search->places + search->nplaces;
-
-	while (low < high)
-	{
-		Place	   *middle = low + (high - low) / 2;
-
-		if (middle->hash < hash)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
 /*
  * The waiters before this one in its line. One that waits for a transaction of
  * this process comes after it.
@@ -281,11 +268,13 @@ static void
 add_waiters_before(Search *search, WaitNode *node, const Entry *own)
 {
 	Place		limit = {.hash = own->hash, .turn = entry_turn(own)};
-	Place	   *first = first_place(search, own->hash);
-	Place	   *end = first;
+	Place	   *first = search->places;
+	Place	   *end;
 	bool		awaits_us = false;
 
-	for (; end < search->places + search->nplaces && compare_places(end, &limit) < 0; end++)
+	while (first < search->places + search->nplaces && first->hash < own->hash)
+		first++;
+	for (end = first; end < search->places + search->nplaces && compare_places(end, &limit) < 0; end++)
 		awaits_us |= end->awaited_pid == node->pid;
 	if (end > first && !awaits_us)
 		add_edge(node, EDGE_ORDER, up_to_here(search, first, end - 1), end[-1].turn);
@@ -351,10 +340,14 @@ will_look(const Waiter *waiter)
 	return will;
 }
 
-/*
- * Wait for the processes that block this one by locks of the server. Asking the
- * server is expensive, and a process that sleeps in the queue waits for no lock.
- */
+/* Can the process, or another one of its parallel query, wait for a lock of the server? It is read without a lock. */
+static bool
+may_wait_for_lock(const PGPROC *proc)
+{
+	return proc->waitLock != NULL || proc->lockGroupLeader != NULL;
+}
+
+/* Wait for the processes that block this one by locks of the server. Asking the server is expensive. */
 static void
 add_server_blockers(Search *search, WaitNode *node)
 {
@@ -362,7 +355,7 @@ add_server_blockers(Search *search, WaitNode *node)
 	Datum	   *pids;
 	int			npids;
 
-	if (proc == NULL || proc == MyProc || (proc->wait_event_info & 0xFF000000) == PG_WAIT_EXTENSION)
+	if (proc == NULL || proc == MyProc || !may_wait_for_lock(proc))
 		return;
 	node->wait = pg_atomic_read_u64(&proc->waitStart);
 	deconstruct_array(DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(node->pid))),
@@ -461,25 +454,31 @@ let_go_on(const Search *search)
 	list_free(free);
 }
 
-/* Mark the stuck nodes that a walk from this one reaches, each by the shortest way. */
+/*
+ * Mark the stuck nodes that a walk from our own one reaches, each by the
+ * shortest way; or, against the edges, the stuck nodes that reach it.
+ */
 static void
-walk_from(const Search *search, WaitNode *start)
+walk(const Search *search, bool backwards)
 {
-	List	   *next = list_make1(start);
+	List	   *next = list_make1(linitial(search->nodes));
 	ListCell   *cell;
 
 	foreach(cell, search->nodes)
 		((WaitNode *) lfirst(cell))->reached = NULL;
 	for (int i = 0; i < list_length(next); i++)
 	{
-		foreach(cell, ((WaitNode *) list_nth(next, i))->edges)
+		const WaitNode *node = list_nth(next, i);
+
+		foreach(cell, backwards ? node->waited_for : node->edges)
 		{
 			const Edge *edge = lfirst(cell);
+			WaitNode   *end = backwards ? edge->from : edge->to;
 
-			if (!edge->to->stuck || edge->to->reached != NULL)
+			if (!end->stuck || end->reached != NULL)
 				continue;
-			edge->to->reached = edge;
-			next = lappend(next, edge->to);
+			end->reached = edge;
+			next = lappend(next, end);
 		}
 	}
 	list_free(next);
@@ -493,27 +492,20 @@ walk_from(const Search *search, WaitNode *start)
 static bool
 leave_own_circles(const Search *search)
 {
-	WaitNode   *own = linitial(search->nodes);
 	bool		any = false;
-	ListCell   *cell;
 
-	walk_from(search, own);
-	foreach(cell, search->nodes)
+	for (int backwards = false; backwards <= true; backwards++)
 	{
-		WaitNode   *node = lfirst(cell);
+		ListCell   *cell;
 
-		any |= node->stuck && node->reached == NULL;
-		node->stuck &= node->reached != NULL;
-	}
-	foreach(cell, search->nodes)
-	{
-		WaitNode   *node = lfirst(cell);
+		walk(search, backwards);
+		foreach(cell, search->nodes)
+		{
+			WaitNode   *node = lfirst(cell);
 
-		if (!node->stuck || !own->stuck)
-			continue;
-		walk_from(search, node);
-		any |= own->reached == NULL;
-		node->stuck = own->reached != NULL;
+			any |= node->stuck && node->reached == NULL;
+			node->stuck &= node->reached != NULL;
+		}
 	}
 	return any;
 }
@@ -661,7 +653,7 @@ describe_circle(const Search *search)
 	EdgeKind	kind = EDGE_PART;
 	char	   *text = "";
 
-	walk_from(search, own);
+	walk(search, false);
 	for (const Edge *edge = own->reached;; edge = edge->from->reached)
 	{
 		if (edge->kind != EDGE_PART)
@@ -675,6 +667,92 @@ describe_circle(const Search *search)
 	}
 }
 
+/* --- Waits that must end -------------------------------------------------- */
+
+/* Does this process wait for no lease and no lock? One that has ended, whose pid is 0, does not. */
+static bool
+waits_for_nothing(int pid)
+{
+	PGPROC	   *proc = BackendPidGetProc(pid);
+
+	return proc == NULL ||
+		(!may_wait_for_lock(proc) &&
+		 pg_atomic_read_u64(&queue_waiter(GetNumberFromPGProc(proc))->ticket) == 0);
+}
+
+/*
+ * Can this waiter, if it is stuck, hold up a line that nothing else does? So it
+ * can if it acts for an owner that blocks the line (the roles are not asked), or
+ * if it is before us and blocked by something that does not block us.
+ */
+static bool
+may_hold_up(const Waiter *waiter, const Waiter *own, int line, List *blockers)
+{
+	const Entry *limit = &own->entry[line];
+	bool		blocked_otherwise = entry_state(&waiter->entry[0]) == TURN_AWAY ||
+		may_wait_for_lock(GetPGProcByNumber(waiter->entry[0].waiter)) ||
+		(own->info.mode == MODE_SHARED && waiter->info.mode != MODE_SHARED);
+	ListCell   *cell;
+
+	foreach(cell, blockers)
+	{
+		const Lease *lease = ((const SlotBlocker *) lfirst(cell))->lease;
+
+		if (lease != NULL && has_name_of_owner(waiter, lease))
+			return true;
+	}
+	for (const Entry *entry = waiter->entry; blocked_otherwise && entry < waiter->entry + waiter->info.nlines; entry++)
+		if (entry->hash == limit->hash && entry_turn(entry) < entry_turn(limit))
+			return true;
+	return false;
+}
+
+/* Does nothing that blocks this line wait for anything itself? The waiters are read where they are. */
+static bool
+line_must_move(LeaseStore *store, const Waiter *own, int line)
+{
+	List	   *blockers = find_obstacles(store, own, line);
+	ListCell   *cell;
+
+	foreach(cell, blockers)
+	{
+		const SlotBlocker *blocker = lfirst(cell);
+
+		if (!waits_for_nothing(transaction_pid(blocker->transaction)) ||
+			(blocker->lease != NULL && !waits_for_nothing(blocker->lease->session_pid)))
+			return false;
+	}
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		const Waiter *waiter = queue_waiter(i);
+
+		CHECK_FOR_INTERRUPTS();
+		if (pg_atomic_read_u64((pg_atomic_uint64 *) &waiter->ticket) != 0 &&
+			waiter->info.database == MyDatabaseId && may_hold_up(waiter, own, line, blockers))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Must the wait of this waiter end, so that a search would find nothing? A
+ * search reads the whole line, and in a long line most waits are of this kind.
+ * If nothing that blocks the line waits itself, the first waiter can go on, so
+ * the second one can, and so on, whatever other lines they are in.
+ */
+static bool
+must_end(LeaseStore *store, const Waiter *own)
+{
+	if (will_look(own) || own->info.nnamed < own->info.nresources)
+		return true;
+	if (entry_state(&own->entry[0]) == TURN_AWAY)
+		return waits_for_nothing(transaction_pid(own->entry[0].awaited));
+	for (int i = 0; i < own->info.nnamed; i++)
+		if (line_must_move(store, own, i))
+			return true;
+	return false;
+}
+
 /* Raise an error if our own wait is part of a deadlock and is its victim. */
 void
 check_deadlock(void)
@@ -684,7 +762,8 @@ check_deadlock(void)
 	Search		second = {.store = store};
 	WaitNode   *victim = NULL;
 
-	if (find_deadlock(&first) && find_deadlock(&second) && signature(&first) == signature(&second))
+	if (!must_end(store, queue_waiter(MY_PROC_NUMBER)) &&
+		find_deadlock(&first) && find_deadlock(&second) && signature(&first) == signature(&second))
 		victim = choose_victim(&second);
 	store_close(store);
 

@@ -75,10 +75,35 @@ sub moved_row_is_found
 	return;
 }
 
+# A transaction that a look has met, and that has ended before the decision, is no reason to refuse. So the rows of a purge
+# refuse nobody, also when the next batch has begun meanwhile.
+sub ended_transaction_refuses_nobody
+{
+	my ($call) = @_;
+	my $try = open_session($node, 'moves');
+	my $purge = open_session($node, 'moves');
+	my $pid;
+
+	$purge->query_safe(q{SELECT lease_acquire_permit('ended', 2, '1 hour', o) FROM unnest(ARRAY['a', 'b']) AS o;
+		SELECT lease_request('ended', '1 microsecond', o, mode => 'permit', permits => 2, if_own => 'renew') FROM unnest(ARRAY['a', 'b']) AS o;
+		SELECT pg_advisory_lock(7); SET lease_lock.purge_after = 0; BEGIN; SELECT lease_purge()});
+	$try->query_safe(q{LOAD 'lease_lock'; SET lease_lock.stop_at = 'after a look'});
+	$pid = begin_query($try, "SELECT $call");
+	wait_until_blocked($node, $pid);
+	$purge->query_safe('COMMIT; SELECT pg_advisory_unlock(7)');
+	is(finish_query($try), 't', "a transaction that has ended refuses nobody: $call");
+	$purge->query_safe(q{SELECT lease_release_all('o')});
+	$try->quit;
+	$purge->quit;
+	return;
+}
+
 if ($node->safe_psql('postgres', q{LOAD 'lease_lock'; SELECT can_stop()}) eq 't')
 {
 	$node->safe_psql('postgres', 'CREATE DATABASE moves');
 	moved_row_is_found();
+	ended_transaction_refuses_nobody($_)
+	  foreach q{lease_acquire('ended', '1 hour', 'o')}, q{lease_acquire_permit('ended', 2, '1 hour', 'o')};
 }
 
 is($node->safe_psql('postgres', 'SELECT * FROM outcomes WHERE NOT is_right ORDER BY 1, 2, 4 LIMIT 20'),
