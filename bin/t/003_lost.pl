@@ -95,7 +95,7 @@ in_rounds(sub {
 
 # Broken: ended at once, by --signal first.
 my $slow = slowness($node);
-my @patient = ('--ttl=' . 18 * $slow . 's', '--kill-after=' . 8 * $slow . 's');
+my @patient = ('--ttl=' . 18 * $slow . 's', '--kill-after=' . 7 * $slow . 's');
 my $run = start_run($node, @patient, '--signal=USR1', 'broken', 'sh', '-c',
 	q{trap 'echo signal; exit 5' USR1; touch "$0"; while :; do sleep 0.1; done}, "$folder/broken");
 until_true('the command begins', sub { -e "$folder/broken" });

@@ -20,6 +20,7 @@
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
@@ -206,6 +207,23 @@ describe_table(void *arg)
 }
 
 /*
+ * The role that the session acts as, if it claims the lease; else invalid. Code
+ * of another role that runs in the session, and sets the owner itself, does not
+ * have its privileges. Nor has code of a table's owner that the server runs, as
+ * ANALYZE runs index expressions: that session may be one of autovacuum.
+ */
+static Oid
+session_role(void)
+{
+	Oid			role = GetOuterUserId();
+	Oid			set_by = session_owner != NULL ? session_owner->set_by : InvalidOid;
+
+	if (InSecurityRestrictedOperation() || (OidIsValid(set_by) && !has_privs_of_role(set_by, role)))
+		return InvalidOid;
+	return role;
+}
+
+/*
  * The role whose privileges count. Only the server's own statements for a
  * foreign key run without enforced row security.
  */
@@ -214,7 +232,7 @@ writing_role(void)
 {
 	if (!InNoForceRLSOperation())
 		return GetUserId();
-	return session_owner != NULL && OidIsValid(session_owner->set_by) ? session_owner->set_by : GetOuterUserId();
+	return session_owner != NULL && OidIsValid(session_owner->set_by) ? session_owner->set_by : session_role();
 }
 
 static void
@@ -223,7 +241,7 @@ assert_for_row(const Guard *guard, Relation table, const text *resource)
 	Claim		claim = {.token = session_token};
 	Asserter	asserter = {
 		.role = writing_role(),
-		.other_role = GetOuterUserId(),
+		.other_role = session_role(),
 		.exclusive = guard->exclusive,
 		.row_of = guard->hides_name ? RelationGetRelationName(table) : NULL
 	};

@@ -51,6 +51,34 @@ SET ROLE regress_lease_other;
 UPDATE account SET balance = 0 WHERE id = 1;
 SELECT book(1, 40);
 DELETE FROM account WHERE id = 1;
+-- nor in code that the server runs for another session: the index expressions of a table
+RESET ROLE;
+GRANT CREATE ON SCHEMA public TO regress_lease_other;
+SET ROLE regress_lease_other;
+CREATE FUNCTION hidden(x int) RETURNS int LANGUAGE sql AS 'SELECT x';
+CREATE FUNCTION harmless(x int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RETURN public.hidden(x); END $$;
+CREATE TABLE bait (x int);
+CREATE INDEX ON bait (harmless(x));
+INSERT INTO bait VALUES (1);
+CREATE OR REPLACE FUNCTION hidden(x int) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM set_config('lease_lock.owner', 'ann', true);
+	UPDATE public.account SET balance = 0 WHERE id = 1;
+	RETURN x;
+END $$;
+RESET ROLE;
+ANALYZE bait;
+SELECT balance FROM account WHERE id = 1;
+-- nor in a function that sets the owner itself
+SET ROLE regress_lease_other;
+CREATE FUNCTION borrow() RETURNS int SECURITY DEFINER LANGUAGE sql AS 'SELECT public.hidden(1)';
+SET ROLE regress_lease_app;
+SELECT borrow();
+RESET ROLE;
+SELECT balance FROM account WHERE id = 1;
+DROP TABLE bait;
+DROP FUNCTION borrow, harmless, hidden;
+REVOKE CREATE ON SCHEMA public FROM regress_lease_other;
 -- owning the table makes no difference
 SET ROLE regress_lease_owner;
 UPDATE account SET balance = 0 WHERE id = 1;
