@@ -7,7 +7,9 @@
  * roles and databases.
  *
  * A session that hid the superuser's value when it connected gets no leases.
- * See superuser_settings.c.
+ * See superuser_settings.c. Nor does code that the server runs for the owner of
+ * a table, as ANALYZE runs index expressions: the limits of the session, perhaps
+ * one of autovacuum, are not those of that role.
  *
  * Leases of an owner count if the same role acquired them. Leases of other
  * roles under the same owner name do not count. If they did, any role could use
@@ -24,6 +26,7 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
@@ -79,8 +82,12 @@ refuse_hidden_limit(void)
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied to acquire or renew leases in this session"),
-			 errdetail("It was started with a value for lease_lock.max_ttl or lease_lock.max_leases_per_owner, without the privilege to set it."),
-			 errhint("Connect again without that setting.")));
+			 limit_hidden ?
+			 errdetail("It was started with a value for lease_lock.max_ttl or lease_lock.max_leases_per_owner, without the privilege to set it.") :
+			 errdetail("The server runs code of a table's owner, whose limits it does not know here."),
+			 limit_hidden ?
+			 errhint("Connect again without that setting.") :
+			 errhint("Take leases outside of index expressions and materialized views.")));
 }
 
 /*
@@ -100,7 +107,7 @@ which_lease(const text *resource)
 void
 require_ttl_allowed(const text *resource, const char *what, int64 ttl)
 {
-	if (limit_hidden)
+	if (limit_hidden || InSecurityRestrictedOperation())
 		refuse_hidden_limit();
 	if (max_ttl > 0 && ttl > max_ttl * 1000.0)
 		ereport(ERROR,

@@ -155,6 +155,22 @@ $open->query_safe(q{BEGIN; SELECT lease_renew('a', '1 hour', 'o')});
 is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SET ROLE limited; SELECT lease_acquire('c', '1 min', 'o')}), 't', 'open renewal: the lease counts once');
 $open->query_safe(q{SELECT lease_release('b', 'o')});
 sql_fails($node, q{SET lease_lock.max_leases_per_owner = 3; SET ROLE limited; SELECT lease_acquire('d', '1 min', 'o')}, '53400', 'too many leases', 'open release: the lease still counts');
+
+# The limits are those of a session. So there are no leases where the server runs code of a table's owner in a session of others, as autovacuum does.
+$node->safe_psql('postgres', q{
+	CREATE FUNCTION take(x int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
+	BEGIN
+		IF current_setting('bait.is_set', true) = 'on' THEN
+			PERFORM public.lease_acquire('bait', '100 years', 'o');
+		END IF;
+		RETURN x;
+	END $$;
+	CREATE TABLE bait (x int);
+	CREATE INDEX ON bait (take(x));
+	INSERT INTO bait VALUES (1);
+	ALTER TABLE bait OWNER TO limited});
+sql_fails($node, q{SET bait.is_set = 'on'; ANALYZE bait}, '42501', 'permission denied to acquire or renew leases in this session.*table.s owner', 'index expression: no limit is evaded');
+$node->safe_psql('postgres', 'DROP TABLE bait; DROP FUNCTION take');
 $open->query_safe('COMMIT');
 is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SET ROLE limited; SELECT lease_acquire('d', '1 min', 'o')}), 't', 'until it is committed');
 
