@@ -181,7 +181,7 @@ test('one locked row does not lose other leases', async (t) => {
 })
 
 test('500 leases with one connection for renewal', async (t) => {
-  const config = { ...server, application_name: 'crowd', max: 1 }
+  const config = { ...server, application_name: 'crowd', max: 1, idleTimeoutMillis: 0 }
   const leases = new Leases(config)
   t.after(() => leases.close())
   const held = []
