@@ -32,9 +32,6 @@ extern Resources resources_arg(FunctionCallInfo fcinfo, int argno);
 extern Datum payload_arg(FunctionCallInfo fcinfo, int argno);
 extern int64 request_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request);
 
-/* api_grant.c */
-extern void put_grant(const GrantOutcome *outcome, Datum *values, bool *isnull);
-
 /* api_monitor.c */
 extern Datum usecs_to_interval(int64 usecs);
 

@@ -8,7 +8,9 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "executor/spi.h"
 #include "funcapi.h"
+#include "nodes/parsenodes.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -24,6 +26,7 @@ PG_FUNCTION_INFO_V1(lease_acquire_permit);
 PG_FUNCTION_INFO_V1(lease_acquire_all);
 PG_FUNCTION_INFO_V1(lease_acquire_any);
 PG_FUNCTION_INFO_V1(lease_request);
+PG_FUNCTION_INFO_V1(lease_wait);
 
 /* Get ttl, owner and, if the function has one more argument, wait, from argument number argno on. Returns the time to wait. */
 static int64
@@ -100,7 +103,7 @@ lease_acquire_any(PG_FUNCTION_ARGS)
 }
 
 /* Fill the columns that tell of a grant: granted, token, expires_at. */
-void
+static void
 put_grant(const GrantOutcome *outcome, Datum *values, bool *isnull)
 {
 	values[0] = BoolGetDatum(outcome->result == GRANTED);
@@ -168,4 +171,48 @@ lease_request(PG_FUNCTION_ARGS)
 	if (!isnull[6])
 		values[6] = CStringGetTextDatum(reason_names[outcome.reason]);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
+}
+
+/* Acquire a lease, waiting without a transaction. */
+static GrantOutcome
+wait_for_lease(FunctionCallInfo fcinfo, LeaseRequest *request, int64 wait)
+{
+	CallContext *call_context = (CallContext *) fcinfo->context;
+	GrantOutcome outcome;
+
+	require_writable("lease_wait()");
+	if (call_context == NULL || !IsA(call_context, CallContext) || call_context->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
+				 errmsg("lease_wait() cannot be called inside a transaction block or a function"),
+				 errhint("Call it on its own, or use lease_acquire() with a wait.")));
+
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	outcome = acquire_any(request, &request->resource, 1, wait, WAIT_BETWEEN_TRANSACTIONS);
+	SPI_finish();
+	return outcome;
+}
+
+/*
+ * lease_wait(resource text, ttl interval, owner text, wait interval, INOUT acquired boolean,
+ *			  INOUT token bigint, INOUT expires_at timestamptz, mode text, permits integer,
+ *			  if_own text, min_hold interval, lock_delay interval, payload jsonb, session boolean)
+ */
+Datum
+lease_wait(PG_FUNCTION_ARGS)
+{
+	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
+	GrantOutcome outcome;
+	int64		wait;
+	TupleDesc	desc;
+	Datum		values[3];
+	bool		isnull[3] = {false};
+
+	wait = request_args(fcinfo, 7, &request);
+	get_call_result_type(fcinfo, NULL, &desc);
+	BlessTupleDesc(desc);		/* now: the commit of a wait ends the snapshot */
+	outcome = wait_for_lease(fcinfo, &request, wait);
+
+	put_grant(&outcome, values, isnull);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, isnull)));
 }

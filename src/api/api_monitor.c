@@ -16,19 +16,24 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/printable.h"
+#include "base/privileges.h"
 #include "monitor/monitor.h"
+#include "rules/rules.h"
 #include "store/store.h"
+#include "wait/waiter.h"
 
 PG_FUNCTION_INFO_V1(lease_clock_difference);
 PG_FUNCTION_INFO_V1(lease_new_era);
 PG_FUNCTION_INFO_V1(lease_stats);
 PG_FUNCTION_INFO_V1(lease_stats_reset);
 PG_FUNCTION_INFO_V1(lease_printable);
+PG_FUNCTION_INFO_V1(lease_waiters);
 
 Datum
 usecs_to_interval(int64 usecs)
@@ -148,4 +153,111 @@ lease_new_era(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("lease_new_era()");
 	era_begin(get_func_namespace(fcinfo->flinfo->fn_oid));
 	PG_RETURN_VOID();
+}
+
+/* A waiter in a list that is in the order of turns. */
+typedef struct ListedWaiter
+{
+	const Waiter *waiter;
+	int			position;		/* among the waiters for the same resource alone */
+	List	   *obstacles;		/* of SlotBlocker */
+} ListedWaiter;
+
+/* Append a waiter to the list. Waiters for the same resource in the same mode have the same obstacles. */
+static List *
+list_waiter(List *listed, LeaseStore *store, const Waiter *waiter)
+{
+	ListedWaiter *new = palloc0(sizeof(ListedWaiter));
+	const ListedWaiter *before = NULL;
+	ListCell   *cell;
+
+	new->waiter = waiter;
+	if (waiter->info.nresources > 1)
+		return lappend(listed, new);	/* it is in several lines */
+
+	foreach(cell, listed)
+	{
+		const ListedWaiter *other = lfirst(cell);
+
+		if (other->waiter->info.nresources == 1 && other->waiter->entry[0].hash == waiter->entry[0].hash)
+			before = other;
+	}
+	new->position = before != NULL ? before->position + 1 : 1;
+	if (before != NULL && before->waiter->info.mode == waiter->info.mode)
+		new->obstacles = before->obstacles;
+	else
+		new->obstacles = find_obstacles(store, waiter, 0);
+	return lappend(listed, new);
+}
+
+/* What blocks a waiter: the first lease and the first transaction among its obstacles. */
+static SlotBlocker
+first_of_each(List *obstacles)
+{
+	SlotBlocker first = {0};
+	ListCell   *cell;
+
+	foreach(cell, obstacles)
+	{
+		const SlotBlocker *obstacle = lfirst(cell);
+
+		if (first.lease == NULL)
+			first.lease = obstacle->lease;
+		if (!TransactionIdIsValid(first.transaction))
+			first.transaction = obstacle->transaction;
+	}
+	return first;
+}
+
+static void
+put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
+{
+	const WaiterInfo *waiter = &listed->waiter->info;
+	SlotBlocker first = first_of_each(listed->obstacles);
+	bool		several = waiter->nresources > 1;
+	Datum		values[11];
+	bool		isnull[11] = {false};
+
+	values[0] = PointerGetDatum(cstring_to_text_with_len(waiter->names, several ? 0 : waiter->name_length[0]));
+	isnull[0] = several;
+	values[1] = PointerGetDatum(cstring_to_text_with_len(waiter->owner, waiter->owner_length));
+	isnull[1] = !may_see_owner(waiter->role);
+	values[2] = Int32GetDatum(waiter->pid);
+	values[3] = ObjectIdGetDatum(waiter->role);
+	values[4] = TimestampTzGetDatum(clock_wall_time(waiter->since));
+	values[5] = Int32GetDatum(listed->position);
+	isnull[5] = several;
+	values[6] = TimestampTzGetDatum(readable_time(clock_wall_time(waiter->deadline)));
+	values[7] = first.lease == NULL ? (Datum) 0 : PointerGetDatum(first.lease->owner);
+	isnull[7] = first.lease == NULL || !may_see_owner(first.lease->role);
+	values[8] = TransactionIdGetDatum(first.transaction);
+	isnull[8] = !TransactionIdIsValid(first.transaction);
+	values[9] = CStringGetTextDatum(mode_name(waiter->mode));
+	values[10] = Int32GetDatum(waiter->permits);
+	isnull[10] = waiter->mode != MODE_PERMIT;
+	tuplestore_putvalues(result->setResult, result->setDesc, values, isnull);
+}
+
+/*
+ * lease_waiters() returns setof record
+ *
+ * As in lease_status, an owner is shown only to roles that may see it.
+ */
+Datum
+lease_waiters(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	List	   *waiters = waiters_list();
+	List	   *listed = NIL;
+	LeaseStore *store = store_open(AccessShareLock);
+	ListCell   *cell;
+
+	foreach(cell, waiters)
+		listed = list_waiter(listed, store, lfirst(cell));
+	store_close(store);
+
+	InitMaterializedSRF(fcinfo, 0);
+	foreach(cell, listed)
+		put_waiter(result, lfirst(cell));
+	PG_RETURN_NULL();
 }

@@ -39,7 +39,7 @@ static int	stats_databases = 256;
 
 typedef struct DatabaseStats
 {
-	Oid			database;		/* invalid: free */
+	Oid			database;		/* invalid: free, or the overflow */
 	pg_atomic_uint32 granted;	/* leases, since the purge launcher asked */
 	pg_atomic_uint64 counters[NUM_STATS_COUNTERS];
 } DatabaseStats;
@@ -49,8 +49,7 @@ typedef struct Stats
 {
 	LWLock		lock;
 	int			databases;
-	DatabaseStats overflow;
-	DatabaseStats entries[FLEXIBLE_ARRAY_MEMBER];
+	DatabaseStats entries[FLEXIBLE_ARRAY_MEMBER];	/* the last one, after those of databases, is the overflow */
 } Stats;
 
 static Stats *stats = NULL;
@@ -76,7 +75,7 @@ init_entry(DatabaseStats *which)
 static Size
 stats_size(void)
 {
-	return add_size(offsetof(Stats, entries), mul_size(stats_databases, sizeof(DatabaseStats)));
+	return add_size(offsetof(Stats, entries), mul_size(stats_databases + 1, sizeof(DatabaseStats)));
 }
 
 static void
@@ -86,12 +85,11 @@ create_stats(void *memory, int tranche)
 
 	LWLockInitialize(&created->lock, tranche);
 	created->databases = stats_databases;
-	init_entry(&created->overflow);
-	for (int i = 0; i < created->databases; i++)
+	for (int i = 0; i <= created->databases; i++)
 		init_entry(&created->entries[i]);
 }
 
-static const SharedPart stats_part = {"lease_lock stats 3", stats_size, create_stats, (void **) &stats};
+static const SharedPart stats_part = {"lease_lock stats 4", stats_size, create_stats, (void **) &stats};
 
 void
 stats_init(void)
@@ -167,7 +165,7 @@ counting(void)
 		free_dropped();
 		entry = find_entry();
 		if (entry == NULL)
-			entry = &stats->overflow;
+			entry = &stats->entries[stats->databases];
 	}
 	return entry != NULL;
 }
@@ -229,7 +227,7 @@ stats_read(void)
 
 	if (!counting())
 		return totals;
-	totals.scope = entry == &stats->overflow ? "overflow" : "database";
+	totals.scope = !OidIsValid(entry->database) ? "overflow" : "database";
 	for (int i = 0; i < NUM_STATS_COUNTERS; i++)
 		totals.counters[i] = pg_atomic_read_u64(&entry->counters[i]);
 	return totals;
@@ -255,14 +253,8 @@ stats_take_granted(void)
 {
 	List	   *databases = NIL;
 
-	for (int i = 0; i < stats->databases; i++)
-	{
-		Oid			database = stats->entries[i].database;
-
-		if (OidIsValid(database) && pg_atomic_exchange_u32(&stats->entries[i].granted, 0) != 0)
-			databases = lappend_oid(databases, database);
-	}
-	if (pg_atomic_exchange_u32(&stats->overflow.granted, 0) != 0)
-		databases = lappend_oid(databases, InvalidOid);
+	for (int i = 0; i <= stats->databases; i++)
+		if (pg_atomic_exchange_u32(&stats->entries[i].granted, 0) != 0)
+			databases = lappend_oid(databases, stats->entries[i].database);
 	return databases;
 }

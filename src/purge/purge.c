@@ -8,11 +8,9 @@
  * waits: not for a row, not for a table, and not for an extension that another
  * session works on.
  *
- * The worker must not cause refusals either. While a batch is open, its
- * transaction changes rows, and a request would take these for leases of that
- * transaction. So batches are short, and the worker publishes the transaction
- * of its batch in shared memory. A request that meets this transaction looks
- * again until the batch is over.
+ * The worker must not cause refusals either. So batches are short, and the
+ * worker publishes the transaction of its batch in shared memory. A request
+ * that meets this transaction looks again until the batch is over.
  *
  *-------------------------------------------------------------------------
  */
@@ -87,13 +85,6 @@ purge_init(void)
 							NULL, NULL, NULL);
 
 	add_shared_part(&state_part);
-}
-
-/* StoreFilter: any lease. */
-static bool
-is_any(const Lease *lease, const void *arg)
-{
-	return true;
 }
 
 /* StoreFilter: was the lease released, or did it expire, before the time that arg points to? */
@@ -208,7 +199,7 @@ purge_blocks(LeaseStore *store, Visit *visit, BlockNumber nblocks)
 static bool
 is_empty(LeaseStore *store)
 {
-	StoreScan  *scan = store_scan(store, SCAN_POSSIBLE, is_any, NULL);
+	StoreScan  *scan = store_scan(store, SCAN_POSSIBLE, NULL, NULL);
 	ItemPointerData tid;
 	Lease		lease;
 	bool		empty = !store_next(scan, &lease, &tid);

@@ -483,9 +483,7 @@ action_waits_for(const LeaseRows *rows, const LeaseRow *row, OwnAction action)
 
 /*
  * May the owner act on this lease as its holder? A transaction that has locked
- * the row may go on to rely on it after it expired. A caller that takes a lease over
- * or ends it writes its row, and could not do so since. So a row that still
- * shows the lease, and is locked, shows that nobody else had it.
+ * the row may go on to rely on it after it expired. src/README.md says why.
  */
 static bool
 still_holds(const LeaseRow *row, OwnAction action, TimestampTz now)

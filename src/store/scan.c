@@ -108,7 +108,7 @@ store_next(StoreScan *scan, Lease *lease, ItemPointerData *tid)
 
 		slot_getallattrs(slot);
 		lease_from_columns(lease, slot->tts_values, slot->tts_isnull);
-		if (scan->wanted(lease, scan->arg) &&
+		if ((scan->wanted == NULL || scan->wanted(lease, scan->arg)) &&
 			(table_tuple_satisfies_snapshot(scan->table, slot, scan->snapshot) ||
 			 (scan->rows == SCAN_POSSIBLE && granted_meanwhile(scan, lease))))
 		{

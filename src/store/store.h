@@ -56,7 +56,7 @@ extern void store_wait_for(TransactionId transaction);
 
 /* scan.c: rows of many resources */
 typedef struct StoreScan StoreScan;
-typedef bool (*StoreFilter) (const Lease *lease, const void *arg);
+typedef bool (*StoreFilter) (const Lease *lease, const void *arg);	/* NULL: all leases */
 
 typedef enum ScanRows
 {

@@ -6,6 +6,7 @@ use strict;
 use warnings;
 
 use Exporter 'import';
+use List::Util qw(min);
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -199,14 +200,15 @@ sub finish_query
 }
 
 # How many times slower than a quiet machine is this one now? For steps that have
-# to come before a time is over, which can then be so much longer.
+# to come before a time is over, which can then be so much longer. Ten at most, so
+# that the file does not take longer than it may.
 sub slowness
 {
 	my ($node) = @_;
 	my $since = time;
 
 	$node->safe_psql('postgres', 'SELECT 1') foreach 1 .. 5;
-	return 1 + int((time - $since) / 0.3);
+	return min(10, 1 + int((time - $since) / 0.3));
 }
 
 # Wait until a backend waits for a lock of another backend.

@@ -35,7 +35,7 @@ export async function slowness() {
     await client.connect()
     await client.end()
   }
-  return 1 + Math.floor((Date.now() - since) / 200)
+  return Math.min(8, 1 + Math.floor((Date.now() - since) / 200))
 }
 
 export async function isHeld(resource) {

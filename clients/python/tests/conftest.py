@@ -113,7 +113,7 @@ def slow(server):
     since = time.monotonic()
     for _ in range(5):
         psycopg.connect(server.dsn()).close()
-    return 1 + int((time.monotonic() - since) / 0.2)
+    return min(8, 1 + int((time.monotonic() - since) / 0.2))
 
 
 @pytest.fixture(scope="session")
