@@ -15,7 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $folder = PostgreSQL::Test::Utils::tempdir();
-my $ttl = 10 * $PostgreSQL::Test::Utils::timeout_default;
+my $ttl = $LeaseTest::FILE_LIMIT;
 my $primary = start_primary('primary', "shared_preload_libraries = lease_lock\n");
 my $standby = start_standby($primary, 'standby');
 

@@ -50,8 +50,7 @@ sub run_and_crash
 				'-f', "$base.sql"
 			],
 			'>', "$base.out",
-			'2>', "$base.err",
-			IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+			'2>', "$base.err");
 	}
 
 	$node->poll_query_until('postgres', "SELECT $condition")

@@ -19,7 +19,7 @@ autovacuum_naptime = 1s
 CONF
 
 # A step that hangs fails the test.
-local $ENV{PGOPTIONS} = "-c statement_timeout=${PostgreSQL::Test::Utils::timeout_default}s -c lease_lock.purge_after=0";
+local $ENV{PGOPTIONS} = '-c lease_lock.purge_after=0 -c statement_timeout=' . $LeaseTest::FILE_LIMIT / 2 . 's';
 
 $node->safe_psql('postgres', q{
 	CREATE TABLE log (id bigserial, resource text, token bigint, what text, at timestamptz);

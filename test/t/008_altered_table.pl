@@ -241,12 +241,11 @@ foreach (
 
 	my $seconds = 3 * slowness($node);
 
-	local $ENV{PGOPTIONS} = "-c statement_timeout=${PostgreSQL::Test::Utils::timeout_default}s -c lease_lock.purge_after=0";
+	local $ENV{PGOPTIONS} = '-c lease_lock.purge_after=0 -c statement_timeout=' . $LeaseTest::FILE_LIMIT / 2 . 's';
 	my $pgbench = IPC::Run::start(
 		[ 'pgbench', '-n', '-c', '16', '-T', $seconds, '-f', $fight,
 			$node->connstr('postgres') . ' application_name=fight' ],
-		'>', $stdout, '2>', $stderr,
-		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+		'>', $stdout, '2>', $stderr);
 
 	$node->poll_query_until('postgres', "SELECT count(*) = 16 $sessions") or die 'pgbench did not start';
 	while ($rounds < 1000 && $psql->("SELECT count(*) = 16 $sessions") eq 't')

@@ -26,13 +26,13 @@ my %places = (
 		where => in_lock_manager(),
 	},
 	'row lock' => {
-		before => q{SELECT lease_acquire('%s', '1 hour', 'holder'), lease_release('%1$s', 'holder')},
+		before => q{SELECT lease_acquire('%s', '1 hour', 'holder'), lease_release('%s', 'holder')},
 		block => q{BEGIN; SELECT count(*) FROM (SELECT FROM lease_lock WHERE resource = '%s' FOR UPDATE) AS t},
 		free => q{COMMIT},
 		where => in_lock_manager(),
 	},
 	'row lock behind others' => {
-		before => q{SELECT lease_acquire('%s', '1 hour', 'holder'), lease_release('%1$s', 'holder')},
+		before => q{SELECT lease_acquire('%s', '1 hour', 'holder'), lease_release('%s', 'holder')},
 		block => q{BEGIN; SELECT count(*) FROM (SELECT FROM lease_lock WHERE resource = '%s' FOR UPDATE) AS t},
 		queue => q{BEGIN; SELECT count(*) FROM (SELECT FROM lease_lock WHERE resource = '%s' FOR UPDATE) AS t; COMMIT},
 		free => q{COMMIT},
@@ -51,20 +51,30 @@ my %ways = (
 	'disconnect' => { set => q{SET client_connection_check_interval = '100 ms'}, gone => 1 },
 );
 
+# The place, with this resource.
+sub place_for
+{
+	my ($where, $resource) = @_;
+	my %place = %{ $places{$where} };
+
+	s/%s/$resource/g foreach values %place;
+	return %place;
+}
+
 sub interrupt
 {
 	my ($node, $mode, $where, $how, $call) = @_;
-	my %place = %{ $places{$where} };
 	my %way = %{ $ways{$how} };
 	my $name = "$mode, $call at $where: $how";
+	my %place = place_for($where, $name);
 	my $sql = $call eq 'lease_wait' ? 'CALL lease_wait' : 'SELECT lease_acquire';
 	my $blocker = open_session($node);
 	my $session = open_session($node);
 	my $other = open_session($node) if $place{queue};
 
-	$blocker->query_safe(sprintf($place{before}, $name)) if $place{before};
-	$blocker->query_safe(sprintf($place{block}, $name));
-	send_to_wait($node, $other, sprintf($place{queue}, $name), in_lock_manager()) if $place{queue};
+	$blocker->query_safe($place{before}) if $place{before};
+	$blocker->query_safe($place{block});
+	send_to_wait($node, $other, $place{queue}, in_lock_manager()) if $place{queue};
 	my ($pid) = send_to_short_wait($node, $session, sub {
 			my ($set, $wait) = map { s/%d/$_[0]/r } $way{set} // 'SET lock_timeout = 0', $way{wait} // q{'1 h'};
 
@@ -95,7 +105,7 @@ sub interrupt
 		$session->query_safe('RESET ALL');
 	}
 	send_to_wait($node, $session, "SELECT lease_acquire('$name', '1 hour', 'again', '1 h')", $place{where});
-	$blocker->query_safe(sprintf($place{free}, $name));
+	$blocker->query_safe($place{free});
 	is(answer($session), 't', "$name: another wait is granted");
 	is($session->query_safe("SELECT lease_release('$name', 'again')"), 't', "$name: and releases it");
 	nothing_left($node, $name);
@@ -107,19 +117,19 @@ sub interrupt
 sub catch
 {
 	my ($node, $mode, $where) = @_;
-	my %place = %{ $places{$where} };
 	my $name = "$mode, caught at $where";
+	my %place = place_for($where, $name);
 	my $blocker = open_session($node);
 	my $session = open_session($node);
 
-	$blocker->query_safe(sprintf($place{before}, $name)) if $place{before};
-	$blocker->query_safe(sprintf($place{block}, $name));
+	$blocker->query_safe($place{before}) if $place{before};
+	$blocker->query_safe($place{block});
 	$session->query_safe(q{BEGIN; SAVEPOINT s; SET LOCAL statement_timeout = '200 ms'});
 	session_fails($session, "SELECT lease_acquire('$name', '1 hour', 'waiter', '1 h')", '57014', 'timeout', "$name: ends");
 	$session->query_safe('ROLLBACK TO s');
 	is(look($node, 'SELECT count(*) FROM lease_waiters'), 0, "$name: no waiter is left in the open transaction");
 	send_to_wait($node, $session, "SELECT lease_acquire('$name', '1 hour', 'waiter', '1 h')", $place{where});
-	$blocker->query_safe(sprintf($place{free}, $name));
+	$blocker->query_safe($place{free});
 	is(answer($session), 't', "$name: the same transaction waits again, and is granted");
 	$session->query_safe('COMMIT');
 	is(look($node, "SELECT lease_release('$name', 'waiter')"), 't', "$name: it keeps the lease");

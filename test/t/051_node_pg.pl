@@ -20,7 +20,7 @@ if (!$node_js)
 	$ENV{NODE_PATH} = "$folder/node_modules";
 	$node_js = can_run([ 'node' ], '-e', '0')
 	  && can_run([ 'npm' ], 'install', '--prefix', $folder, '--cache', "$folder/cache", '--ignore-scripts',
-		'--no-audit', '--no-fund', '--fetch-retries=0', '--fetch-timeout=20000', 'pg')
+		'--no-audit', '--no-fund', '--fetch-timeout=600000', '--fetch-retries=4', '--fetch-retry-maxtimeout=10000', 'pg')
 	  && can_run([ 'node' ], '-e', 'require("pg")');
 	plan skip_all => 'no Node.js with pg (Debian: node-pg; or npm and a network)' if !$node_js;
 }

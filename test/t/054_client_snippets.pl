@@ -30,7 +30,7 @@ sub printed
 	my ($node, $command, $program) = @_;
 	local @ENV{qw(PGHOST PGPORT PGUSER PGDATABASE)} = ($node->host, $node->port, 'app', 'postgres');
 
-	IPC::Run::run([ @$command, $program ], '>&', \my $output, IPC::Run::timeout($ClientTest::LIMIT));
+	IPC::Run::run([ @$command, $program ], '>&', \my $output);
 	return $output;
 }
 

@@ -160,7 +160,7 @@ sub check_examples
 	$node->safe_psql($database, 'CREATE EXTENSION lease_lock')
 	  unless grep { $_->{text} =~ /^CREATE EXTENSION/m } @examples;
 	IPC::Run::run([ 'psql', '-X', '-d', $node->connstr($database) ],
-		'<', \$script, '>&', \my $output, IPC::Run::timeout(180));
+		'<', \$script, '>&', \my $output);
 	my %printed = $output =~ /^<<<(\d+)>>>\n(.*?)(?=^<<<|\z)/msg;
 
 	subtest "$document: what the examples print" => sub {
@@ -213,8 +213,7 @@ PRELUDE
 		  SKIP:
 			{
 				skip "$first: " . ($why // "no $missing"), 1 if defined($why // $missing);
-				IPC::Run::run([ 'bash', '-c', "cd '$folder'\n$prelude$block->{text}" ], '<', \undef, '>&', \$output,
-					IPC::Run::timeout(180));
+				IPC::Run::run([ 'bash', '-c', "cd '$folder'\n$prelude$block->{text}" ], '<', \undef, '>&', \$output);
 				is($?, 0, $first) or diag($output);
 				unlike($output, qr/^(psql: |ERROR: )/m, "$first: no error") if $block->{text} =~ /psql/;
 			}

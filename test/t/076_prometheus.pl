@@ -52,7 +52,7 @@ sub scrape
 
 	for (;;)
 	{
-		$answer = HTTP::Tiny->new(timeout => 5, proxy => undef, http_proxy => undef)->get($running->{url});
+		$answer = HTTP::Tiny->new(timeout => 60, proxy => undef, http_proxy => undef)->get($running->{url});
 		last if $answer->{success} || time > $end;
 		usleep(20_000);
 	}

@@ -33,7 +33,7 @@ SCRIPT
 	my ($stdout, $stderr);
 
 	local %ENV = (%ENV, ROOT_WORKS => 1, %env);
-	IPC::Run::run([ 'bash', '-c', $script ], '<', \undef, '>', \$stdout, '2>', \$stderr, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	IPC::Run::run([ 'bash', '-c', $script ], '<', \undef, '>', \$stdout, '2>', \$stderr);
 	diag $stderr if $stderr =~ /\S/ && !$env{FAILS};
 	return $stdout;
 }

@@ -219,7 +219,7 @@ sub run_round
 				give_back($owner) if !grep { $_->{owner} eq $owner } @waits;
 			}
 		}
-		die "round $round does not end:\n" . described(held_leases()) if time > $begun + $WaitTest::LIMIT / 2;
+		die "round $round does not end:\n" . described(held_leases()) if time > $begun + $WaitTest::LIMIT;
 		usleep(5_000);
 	}
 	give_back($_) foreach @owners;

@@ -70,7 +70,7 @@ $node->safe_psql('postgres', q{
 	END $$;
 });
 
-local $ENV{PGOPTIONS} = '-c statement_timeout=60s -c lease_lock.purge_after=0';
+local $ENV{PGOPTIONS} = '-c lease_lock.purge_after=0 -c statement_timeout=' . $LeaseTest::FILE_LIMIT / 2 . 's';
 
 my $calls = 0;
 my $done = 0;
@@ -91,7 +91,7 @@ for (my $seed = $first; $seed < $first + $sequences; $seed += $batch)
 		$script .= "$_->{sql};\n\\echo sqlstate :SQLSTATE\n" foreach @{ $sequence{$s} };
 		$script .= "ROLLBACK;\n";
 	}
-	$node->psql('postgres', $script, stdout => \my $stdout, stderr => \my $stderr, on_error_stop => 0, timeout => 300);
+	$node->psql('postgres', $script, stdout => \my $stdout, stderr => \my $stderr, on_error_stop => 0);
 
 	my $answer = '';
 	foreach (split /\n/, $stdout)

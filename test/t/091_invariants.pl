@@ -25,7 +25,7 @@ lease_lock.purge_after = 0
 CONF
 
 # A step that hangs fails the test.
-my $options = "-c statement_timeout=${PostgreSQL::Test::Utils::timeout_default}s";
+my $options = '-c statement_timeout=' . $LeaseTest::FILE_LIMIT / 2 . 's';
 
 set_up_log($node);
 my %runs = (

@@ -31,7 +31,7 @@ sub start_client
 	return {
 		out => "$base.out",
 		run => IPC::Run::start([ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-f', "$base.sql" ],
-			'>', "$base.out", '2>', "$base.err", IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default))
+			'>', "$base.out", '2>', "$base.err")
 	};
 }
 

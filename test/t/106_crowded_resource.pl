@@ -36,7 +36,7 @@ crowd('crowd', 12_000, 'infinity');
 	my ($out, $err) = ('', '');
 
 	append_to_file($script, "SELECT pg_current_xact_id();\n");
-	my $writers = IPC::Run::start([ 'pgbench', '-n', '-c', '8', '-T', '600', '-f', $script, $node->connstr('postgres') ], '<', \undef, '>', \$out, '2>', \$err);
+	my $writers = IPC::Run::start([ 'pgbench', '-n', '-c', '8', '-T', $LeaseTest::FILE_LIMIT, '-f', $script, $node->connstr('postgres') ], '<', \undef, '>', \$out, '2>', \$err);
 
 	$node->poll_query_until('postgres', q{SELECT count(*) > 8 FROM pg_stat_activity WHERE backend_type = 'client backend'}) or die "pgbench: $err";
 	foreach my $call (
@@ -48,7 +48,7 @@ crowd('crowd', 12_000, 'infinity');
 		[ q{NOT lease_release('crowd', 'nobody')}, 'a release by a stranger' ],
 		[ q{lease_renew('crowd', '1 hour', 'holder 7')}, 'a renewal' ])
 	{
-		is($node->safe_psql('postgres', "SET statement_timeout = '60 s'; SELECT $call->[0]"), 't', "busy server: $call->[1]");
+		is($node->safe_psql('postgres', "SET statement_timeout = '10 min'; SELECT $call->[0]"), 't', "busy server: $call->[1]");
 	}
 	$writers->kill_kill;
 }

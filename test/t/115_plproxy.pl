@@ -337,7 +337,7 @@ foreach my $language (sort keys %languages)
 		skip "no $command", 1 if !can_run([$command], '--version');
 		local $ENV{PYTHONIOENCODING} = 'utf-8';
 		local $ENV{PYTHONUTF8} = 1;
-		IPC::Run::run([ $command, $stdin, @names ], '<', \($code . $call), '>', \$out, '2>&1', IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+		IPC::Run::run([ $command, $stdin, @names ], '<', \($code . $call), '>', \$out, '2>&1');
 		chomp $out;
 		is($out, $expected, "the partitions of names in $language");
 	}

@@ -58,7 +58,7 @@ sub start_clients
 		$number++;
 		IPC::Run::start([ 'psql', '-Xq', '-d', $front->connstr('router'), '-c',
 				"CALL lease_demo.work('$_ $number', '$_', 24, clock_timestamp() + '$seconds s')" ],
-			'>', \my $out, '2>', "$PostgreSQL::Test::Utils::log_path/client_$number.log", IPC::Run::timeout($seconds + $PostgreSQL::Test::Utils::timeout_default));
+			'>', \my $out, '2>', "$PostgreSQL::Test::Utils::log_path/client_$number.log");
 	} @ways;
 }
 
@@ -112,7 +112,7 @@ like(move('promote', 1, $old, $second), qr/not drained/, 'promote: not before dr
 
 # A session that may still enter, but that nobody sees yet.
 my $late = IPC::Run::start([ 'psql', '-Xq', '-d', $old->connstr('p1') . " options='-c post_auth_delay=" . 3 * slowness($old) . "'", '-c', 'SELECT pg_sleep(60)' ],
-	'>', \my $late_out, '2>', \my $late_err, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	'>', \my $late_out, '2>', \my $late_err);
 $old->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.objid
 	WHERE d.datname = 'p1' AND l.classid = 'pg_database'::regclass}) or die 'nobody is about to enter';
 like(move('drain', 1, $old, $second), qr/nobody is in the partition/, 'drain');

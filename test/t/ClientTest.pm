@@ -20,9 +20,6 @@ our @EXPORT = qw(
 
 our $CLIENTS = abs_path("$FindBin::RealBin/../clients");
 
-# Longer than a client takes, even on a busy machine.
-our $LIMIT = $PostgreSQL::Test::Utils::timeout_default;
-
 # Returns the first of these commands that runs the arguments without an error:
 # the interpreter that has the library. Returns undef if there is none.
 sub can_run
@@ -32,8 +29,7 @@ sub can_run
 	foreach my $command (@$commands)
 	{
 		my $done = eval {
-			IPC::Run::run([ $command, @arguments ], \'', '>', '/dev/null', '2>', '/dev/null',
-				IPC::Run::timeout($LIMIT));
+			IPC::Run::run([ $command, @arguments ], \'', '>', '/dev/null', '2>', '/dev/null');
 		};
 		return $command if $done;
 	}
@@ -79,7 +75,7 @@ sub run_client
 
 	my $done = eval {
 		IPC::Run::run([ $interpreter, "$CLIENTS/$program", @arguments ],
-			\'', '>&', \$printed, IPC::Run::timeout($LIMIT));
+			\'', '>&', \$printed);
 	};
 	return $printed . ($@ ? "died: $@" : $done ? '' : "exit status $?\n");
 }

@@ -24,10 +24,10 @@ our @EXPORT = qw(
   slowness
 );
 
-# Seconds that a test file may take. Far more than it needs on a busy machine,
-# so only a file that hangs is ended by it. Whoever lets tests run for longer
-# sets FILE_LIMIT.
-our $FILE_LIMIT = $ENV{FILE_LIMIT} // 5 * $PostgreSQL::Test::Utils::timeout_default;
+# Seconds that a test file may take. Far more than it needs on a machine that is
+# twenty times slower, so only a file that hangs is ended by it. Whoever lets
+# tests run for longer sets FILE_LIMIT.
+our $FILE_LIMIT = $ENV{FILE_LIMIT} // 10 * $PostgreSQL::Test::Utils::timeout_default;
 
 my $own_pid = $$;
 
@@ -83,6 +83,17 @@ sub init_for_tests
 	return;
 }
 
+my $session_as_anybody = \&PostgreSQL::Test::Cluster::background_psql;
+
+# A session has one timer for its whole life. It comes after the limit of the
+# file, which names the step that hangs.
+sub session_for_tests
+{
+	my ($node, $dbname, %params) = @_;
+
+	return $session_as_anybody->($node, $dbname, %params, timeout => 2 * $FILE_LIMIT);
+}
+
 # Asks again and again in one session, as long as the server lets it. The
 # original starts a psql for each try, which costs more than most queries.
 sub poll_in_one_session
@@ -121,6 +132,7 @@ sub poll_in_one_session
 {
 	no warnings 'redefine';
 	*PostgreSQL::Test::Cluster::init = \&init_for_tests;
+	*PostgreSQL::Test::Cluster::background_psql = \&session_for_tests;
 	*PostgreSQL::Test::Cluster::poll_query_until = \&poll_in_one_session;
 }
 
@@ -200,15 +212,15 @@ sub finish_query
 }
 
 # How many times slower than a quiet machine is this one now? For steps that have
-# to come before a time is over, which can then be so much longer. Ten at most, so
-# that the file does not take longer than it may.
+# to come before a time is over, which can then be so much longer. Twenty at most,
+# so that the file does not take longer than it may.
 sub slowness
 {
 	my ($node) = @_;
 	my $since = time;
 
 	$node->safe_psql('postgres', 'SELECT 1') foreach 1 .. 5;
-	return min(10, 1 + int((time - $since) / 0.3));
+	return min(20, 1 + int((time - $since) / 0.3));
 }
 
 # Wait until a backend waits for a lock of another backend.

@@ -190,7 +190,7 @@ sub run_round
 
 		$run->{handle} = IPC::Run::start(
 			[ 'psql', '-X', '-q', '-v', 'VERBOSITY=terse', '-d', $node->connstr('postgres'), '-c', $sql ],
-			'<', \undef, '>', '/dev/null', '2>', $run->{report}, IPC::Run::timeout($seconds + 120));
+			'<', \undef, '>', '/dev/null', '2>', $run->{report});
 		push @runs, $run;
 	}
 	foreach my $me (1 .. $sessions)
