@@ -35,7 +35,7 @@ my ($granted, $blocked_for) = split(/\|/,
 is($granted, 'f', 'refused');
 cmp_ok($blocked_for, '<=', $wait, 'lease_request says for how long: at most the setting');
 cmp_ok($blocked_for, '>', 0, 'and more than nothing');
-begin_query($waiter, q{SELECT lease_acquire('lost', '1 hour', 'waiter', '1 min')});
+begin_query($waiter, q{SELECT lease_acquire('lost', '1 hour', 'waiter', '10 min')});
 is($standby->safe_psql('postgres', q{SELECT lease_acquire('other', '1 min', 'o')}), 'f', 'refused, whatever the resource');
 is($standby->safe_psql('postgres', q{SELECT lease_acquire_shared('other', '1 min', 'o')}), 'f', 'and the mode');
 is($standby->safe_psql('postgres', q{SELECT lease_renew('known', '2 hours', 'o')}), 't', 'a renewal works');
@@ -46,7 +46,7 @@ cmp_ok(time - $begun, '<', $wait, 'all that before the wait is over');
 eval { $waiter->quit };
 $waiter = open_session($standby);
 is($standby->safe_psql('postgres', q{SELECT lease_acquire('other', '1 min', 'o')}), 'f', 'a restart does not end it');
-begin_query($waiter, q{SELECT lease_acquire('lost', '1 hour', 'waiter', '1 min')});
+begin_query($waiter, q{SELECT lease_acquire('lost', '1 hour', 'waiter', '10 min')});
 
 is(finish_query($waiter), 't', 'a waiter is granted the lease');
 cmp_ok(time - $lost_at, '>=', $wait, 'when the lost lease has run out');

@@ -106,7 +106,7 @@ foreach my $step (3600, -3600)
 	look($node, q{SELECT lease_release('min_hold', 'o')});
 	look($node, qq{SELECT granted FROM lease_request('lock_delay', '1 s', 'o', lock_delay => interval '$ttl s' - '1 s')});
 	my $all_at = seconds();
-	send_to_wait($node, $waiter, q{SELECT lease_acquire('waited', '1 hour', 'w', '1 min')});
+	send_to_wait($node, $waiter, q{SELECT lease_acquire('waited', '1 hour', 'w', '10 min')});
 	$renewer->query_safe(q{BEGIN; SELECT lease_renew('renewed', '10 min', 'o')});
 	step_clock($step);
 	cmp_ok(seconds() - $begun, '<', $ttl - 0.5, "$name: stepped in time");
