@@ -314,6 +314,8 @@ add_line(Search *search, WaitNode *node, int line)
 		last_slot = blocker->slot;
 		add_slot(search, slot, blocker);
 	}
+	/* A transaction that changes or locks a free row blocks only who wants that row. */
+	add_process(search, node, EDGE_PROCESS, transaction_pid(waiter->entry[line].awaited), waiter->entry[line].awaited);
 	if (entry_state(&waiter->entry[line]) != TURN_ASIDE)
 		add_waiters_before(search, node, &waiter->entry[line]);
 }
@@ -701,9 +703,9 @@ may_hold_up(const Waiter *waiter, const Waiter *own, int line, List *blockers)
 		if (lease != NULL && has_name_of_owner(waiter, lease))
 			return true;
 	}
-	for (const Entry *entry = waiter->entry; blocked_otherwise && entry < waiter->entry + waiter->info.nlines; entry++)
+	for (const Entry *entry = waiter->entry; entry < waiter->entry + waiter->info.nlines; entry++)
 		if (entry->hash == limit->hash && entry_turn(entry) < entry_turn(limit))
-			return true;
+			return blocked_otherwise || TransactionIdIsValid(entry->awaited);
 	return false;
 }
 
@@ -714,6 +716,8 @@ line_must_move(LeaseStore *store, const Waiter *own, int line)
 	List	   *blockers = find_obstacles(store, own, line);
 	ListCell   *cell;
 
+	if (!waits_for_nothing(transaction_pid(own->entry[line].awaited)))
+		return false;
 	foreach(cell, blockers)
 	{
 		const SlotBlocker *blocker = lfirst(cell);
