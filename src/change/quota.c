@@ -90,6 +90,13 @@ refuse_hidden_limit(void)
 			 errhint("Take leases outside of index expressions and materialized views.")));
 }
 
+static void
+require_known_limits(void)
+{
+	if (limit_hidden || InSecurityRestrictedOperation())
+		refuse_hidden_limit();
+}
+
 /*
  * How messages name the lease on a resource or, without a resource, all leases
  * of an owner.
@@ -107,8 +114,7 @@ which_lease(const text *resource)
 void
 require_ttl_allowed(const text *resource, const char *what, int64 ttl)
 {
-	if (limit_hidden || InSecurityRestrictedOperation())
-		refuse_hidden_limit();
+	require_known_limits();
 	if (max_ttl > 0 && ttl > max_ttl * 1000.0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -176,6 +182,7 @@ count_leases(const text *owner, Oid role, int64 limit)
 void
 require_lease_allowed(const text *resource, const text *owner, Oid role)
 {
+	require_known_limits();
 	if (max_leases_per_owner == 0 || count_leases(owner, role, max_leases_per_owner) <= max_leases_per_owner)
 		return;
 

@@ -23,10 +23,10 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/guc_tables.h"
 #include "utils/rel.h"
 
 #include "base/compat.h"
-#include "base/names.h"
 #include "guard/guard.h"
 #include "lease/lease.h"
 
@@ -40,25 +40,20 @@ typedef struct Guard
 	bool		hides_name;		/* errors must not show the name */
 } Guard;
 
-/* An owner, and the role that set it. The role is invalid if the session was started with the value. */
-typedef struct OwnerSetting
-{
-	Oid			set_by;
-	char		owner[FLEXIBLE_ARRAY_MEMBER];	/* a text */
-} OwnerSetting;
-
 /* The settings, raw and parsed; parsed values are NULL when empty. */
 static char *owner_setting;
 static char *token_setting;
-static const OwnerSetting *session_owner = NULL;
-static bool defining = true;	/* values set earlier have no known role */
+static const text *session_owner = NULL;
 static const int64 *session_token = NULL;
+
+/* What the server knows of lease_lock.owner. */
+static const struct config_generic *owner_config;
 
 static bool
 check_owner(char **newval, void **extra, GucSource source)
 {
 	size_t		length = strlen(*newval);
-	OwnerSetting *setting;
+	text	   *owner;
 
 	if (length == 0)
 		return true;
@@ -68,13 +63,12 @@ check_owner(char **newval, void **extra, GucSource source)
 		return false;
 	}
 
-	setting = guc_malloc(LOG, offsetof(OwnerSetting, owner) + VARHDRSZ + length);
-	if (setting == NULL)
+	owner = guc_malloc(LOG, VARHDRSZ + length);
+	if (owner == NULL)
 		return false;
-	setting->set_by = source == PGC_S_SESSION && !defining ? GetUserId() : InvalidOid;
-	SET_VARSIZE(setting->owner, VARHDRSZ + length);
-	memcpy(VARDATA(setting->owner), *newval, length);
-	*extra = setting;
+	SET_VARSIZE(owner, VARHDRSZ + length);
+	memcpy(VARDATA(owner), *newval, length);
+	*extra = owner;
 	return true;
 }
 
@@ -127,7 +121,7 @@ guard_init(void)
 							   PGC_USERSET,
 							   0,
 							   check_owner, assign_owner, NULL);
-	defining = false;
+	owner_config = find_option("lease_lock.owner", false, true, LOG);
 
 	DefineCustomStringVariable("lease_lock.token",
 							   "Token of the leases under which protected tables are written.",
@@ -206,6 +200,13 @@ describe_table(void *arg)
 	errcontext("write to protected table \"%s\"", RelationGetRelationName((Relation) arg));
 }
 
+/* The role that set the owner; invalid if the session was started with the value. */
+static Oid
+owner_set_by(void)
+{
+	return owner_config->source == PGC_S_SESSION ? owner_config->srole : InvalidOid;
+}
+
 /*
  * The role that the session acts as, if it claims the lease; else invalid. Code
  * of another role that runs in the session, and sets the owner itself, does not
@@ -216,7 +217,7 @@ static Oid
 session_role(void)
 {
 	Oid			role = GetOuterUserId();
-	Oid			set_by = session_owner != NULL ? session_owner->set_by : InvalidOid;
+	Oid			set_by = owner_set_by();
 
 	if (InSecurityRestrictedOperation() || (OidIsValid(set_by) && !has_privs_of_role(set_by, role)))
 		return InvalidOid;
@@ -232,7 +233,7 @@ writing_role(void)
 {
 	if (!InNoForceRLSOperation())
 		return GetUserId();
-	return session_owner != NULL && OidIsValid(session_owner->set_by) ? session_owner->set_by : session_role();
+	return OidIsValid(owner_set_by()) && !InSecurityRestrictedOperation() ? owner_set_by() : session_role();
 }
 
 static void
@@ -253,7 +254,7 @@ assert_for_row(const Guard *guard, Relation table, const text *resource)
 				 errhint("Acquire the lease, and in the transaction that writes, "
 						 "set lease_lock.owner to its owner with SET LOCAL.")));
 
-	claim.owner = (const text *) session_owner->owner;
+	claim.owner = session_owner;
 	assert_lease(resource, &claim, &asserter);
 }
 
@@ -261,14 +262,10 @@ assert_for_row(const Guard *guard, Relation table, const text *resource)
 static void
 guard_row(const Guard *guard, const TriggerData *call)
 {
-	text	   *resource = template_fill(guard->template, call->tg_trigslot);
-	text	   *new_resource = resource;
-
-	assert_for_row(guard, call->tg_relation, resource);
-	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event))
-		new_resource = template_fill(guard->template, call->tg_newslot);
-	if (!same_text(new_resource, resource))
-		assert_for_row(guard, call->tg_relation, new_resource);
+	assert_for_row(guard, call->tg_relation, template_fill(guard->template, call->tg_trigslot));
+	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event) &&
+		!template_unchanged(guard->template, call->tg_trigslot, call->tg_newslot))
+		assert_for_row(guard, call->tg_relation, template_fill(guard->template, call->tg_newslot));
 }
 
 /*

@@ -18,6 +18,7 @@
 
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/datetime.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
@@ -43,6 +44,7 @@ struct Template
 {
 	const char *text;
 	Relation	table;
+	StringInfoData name;		/* that was built last */
 	int			nparts;
 	TemplatePart parts[FLEXIBLE_ARRAY_MEMBER];
 };
@@ -187,6 +189,7 @@ template_for_table(const char *text, Relation table)
 
 	template->text = text;
 	template->table = table;
+	initStringInfo(&template->name);
 
 	for (const char *c = text; *c != '\0'; part++)
 	{
@@ -231,22 +234,44 @@ template_is_visible(const Template *template)
 	return true;
 }
 
-/* Get the name of the resource that a row belongs to. */
-text *
-template_fill(const Template *template, TupleTableSlot *row)
+/* Do both rows have the same name, judged by the values that it is built from? */
+bool
+template_unchanged(const Template *template, TupleTableSlot *old, TupleTableSlot *new)
 {
-	StringInfoData name;
+	for (int i = 0; i < template->nparts; i++)
+	{
+		AttrNumber	number = template->parts[i].column;
+		Form_pg_attribute column;
+		Datum		values[2];
+		bool		isnull[2];
+
+		if (number == 0)
+			continue;
+		column = TupleDescAttr(RelationGetDescr(template->table), number - 1);
+		values[0] = slot_getattr(old, number, &isnull[0]);
+		values[1] = slot_getattr(new, number, &isnull[1]);
+		if (isnull[0] || isnull[1] || !datum_image_eq(values[0], values[1], column->attbyval, column->attlen))
+			return false;
+	}
+	return true;
+}
+
+/* Get the name of the resource that a row belongs to. It is valid until the next call. */
+text *
+template_fill(Template *template, TupleTableSlot *row)
+{
+	StringInfo	name = &template->name;
 	int			length;
 
-	initStringInfo(&name);
-	name.len = VARHDRSZ;
+	resetStringInfo(name);
+	name->len = VARHDRSZ;
 	for (int i = 0; i < template->nparts; i++)
 	{
 		const TemplatePart *part = &template->parts[i];
 		Datum		value;
 		bool		isnull;
 
-		appendBinaryStringInfo(&name, template->text + part->literal, part->literal_length);
+		appendBinaryStringInfo(name, template->text + part->literal, part->literal_length);
 		if (part->column == 0)
 			continue;
 
@@ -258,10 +283,10 @@ template_fill(const Template *template, TupleTableSlot *row)
 							NameStr(TupleDescAttr(RelationGetDescr(template->table), part->column - 1)->attname),
 							RelationGetRelationName(template->table)),
 					 errdetail("It is part of the name of the row's lease.")));
-		append_value(&name, value, part->type);
+		append_value(name, value, part->type);
 	}
 
-	length = name.len - VARHDRSZ;
+	length = name->len - VARHDRSZ;
 	if (length == 0 || length > MAX_NAME_LENGTH)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -273,6 +298,6 @@ template_fill(const Template *template, TupleTableSlot *row)
 				 errdetail("The resource of a lease has 1 to %d bytes.", MAX_NAME_LENGTH),
 				 errhint("Use a template with shorter columns.")));
 
-	SET_VARSIZE(name.data, name.len);
-	return (text *) name.data;
+	SET_VARSIZE(name->data, name->len);
+	return (text *) name->data;
 }

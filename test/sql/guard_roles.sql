@@ -76,8 +76,28 @@ SET ROLE regress_lease_app;
 SELECT borrow();
 RESET ROLE;
 SELECT balance FROM account WHERE id = 1;
+-- not even in a session that has not loaded the library yet
+SET ROLE regress_lease_other;
+CREATE FUNCTION plant() RETURNS text SECURITY DEFINER LANGUAGE sql AS $$ SELECT set_config('lease_lock.owner', 'ann', false) $$;
+CREATE FUNCTION write() RETURNS void SECURITY DEFINER LANGUAGE sql AS 'UPDATE public.account SET balance = 0 WHERE id = 1';
+\c -
+SET ROLE regress_lease_app;
+SELECT borrow();
+\c -
+SET ROLE regress_lease_app;
+SELECT plant();
+SELECT lease_token('account:1', 'ann') > 0 AS loaded;
+SELECT write();
+-- but what the session itself has set by then is its own
+\c -
+SET ROLE regress_lease_app;
+SET lease_lock.owner = 'ann';
+BEGIN;
+SELECT write();
+ROLLBACK;
+RESET ROLE;
 DROP TABLE bait;
-DROP FUNCTION borrow, harmless, hidden;
+DROP FUNCTION borrow, harmless, hidden, plant, write;
 REVOKE CREATE ON SCHEMA public FROM regress_lease_other;
 -- owning the table makes no difference
 SET ROLE regress_lease_owner;
@@ -115,6 +135,19 @@ BEGIN;
 DELETE FROM account WHERE id = 2;
 TABLE booking;
 ROLLBACK;
+-- nor can code that the server runs for a role, under the owner name of the session that has it run
+RESET ROLE;
+GRANT CREATE ON SCHEMA public TO regress_lease_app;
+SET ROLE regress_lease_app;
+CREATE FUNCTION delete_account() RETURNS int LANGUAGE sql AS 'DELETE FROM public.account WHERE id = 2; SELECT 1';
+CREATE MATERIALIZED VIEW deletions AS SELECT delete_account() WITH NO DATA;
+RESET ROLE;
+SET lease_lock.owner = 'bob';
+REFRESH MATERIALIZED VIEW deletions;
+TABLE booking;
+DROP MATERIALIZED VIEW deletions;
+DROP FUNCTION delete_account;
+REVOKE CREATE ON SCHEMA public FROM regress_lease_app;
 SET ROLE regress_lease_app;
 SET lease_lock.owner = 'bob';
 -- not even after that role asserted the lease in the same transaction
