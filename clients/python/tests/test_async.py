@@ -186,18 +186,18 @@ async def test_once_in_a_period(dsn):
 
 @in_loop
 async def test_close_releases_and_leaves_nothing(server):
-    before = threading.enumerate()
+    before = set(threading.enumerate())
     leases = AsyncLeases(server.dsn(application_name="async"))
     held = lambda: server.sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'async'")[0][0]
     lease = await leases.hold("close", ttl=600)
     waiting = asyncio.ensure_future(leases.hold("close", ttl=600, wait=None)._hold)
     await until(lambda: waiters(server, "close") == 1)
-    assert threading.enumerate() != before and held() > 0
+    assert set(threading.enumerate()) - before and held() > 0
     await leases.close()
     with pytest.raises(Closed):
         await waiting
     assert lease.lost.is_set() and not await lease.release()
-    assert threading.enumerate() == before
+    assert not set(threading.enumerate()) - before
     await until(lambda: held() == 0)
     assert not is_held(server, "close")
     with pytest.raises(Closed):
