@@ -281,7 +281,7 @@ foreach my $preload (1, 0)
 		}
 		{
 			local $ENV{PGOPTIONS} = "-c $name=0";
-			my ($status, undef, $stderr) = $server->psql('postgres', "\\set VERBOSITY verbose\n$over{$setting}", extra_params => [ '-U', 'limited' ]);
+			my (undef, $stderr) = run_command([ 'psql', '-X', '-v', 'VERBOSITY=verbose', '-U', 'limited', '-d', $server->connstr('postgres'), '-c', $over{$setting} ]);
 
 			like($stderr, $preload ? qr/FATAL:  permission denied to set parameter/
 				: qr/ERROR:  42501: permission denied to acquire or renew leases in this session/,
