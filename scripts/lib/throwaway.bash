@@ -1,5 +1,5 @@
-# A folder under /tmp that holds everything. What belongs to the script itself is
-# in $folder. A copy of the sources, server, data and sockets are in $work, a
+# A folder below /tmp or /dev/shm that holds everything. What belongs to the script
+# itself is in $folder. A copy of the sources, server, data and sockets are in $work, a
 # folder inside it. Everything else happens in $work, as an unprivileged user.
 # Root writes nothing there, because that user could have left a symbolic link.
 # The script removes all of it when it ends. Sourced by demo and the checks.
@@ -21,11 +21,24 @@ process_name() {
 	printf '%s %s\n' "$1" "$(cut -d ' ' -f 20 <<<"$fields")"
 }
 
-# Always under /tmp: a longer path would not fit into the name of a socket, and
-# make does not support spaces in paths.
+# Where the folder is made. In $TMPDIR the name of a socket could become too long,
+# or have a space, which make does not support.
+parent=/tmp
+
+# The tests create and remove a hundred thousand small files. On some disks that is
+# a fifth of their time. They need 3 GB, so memory must have room for much more.
+prefer_memory() {
+	local type options free available
+	read -r type options free < <(findmnt -bno FSTYPE,OPTIONS,AVAIL /dev/shm) || return 0
+	available=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo) # kB
+	if [[ $type == tmpfs && ,$options, != *,noexec,* ]] && ((free > 10 << 30 && available > 10 << 20)); then
+		parent=/dev/shm
+	fi
+}
+
 make_work_folder() {
 	remove_left_folders
-	folder=$(mktemp -d /tmp/lease_lock.XXXXXX)
+	folder=$(mktemp -d "$parent/lease_lock.XXXXXX")
 	chmod 711 "$folder"
 	process_name "$$" >"$folder/script"
 	work=$folder/work
@@ -125,7 +138,7 @@ stop_all_inside() {
 # user.
 remove_left_folders() {
 	local left work script
-	for left in /tmp/lease_lock.*; do
+	for left in {/tmp,/dev/shm}/lease_lock.*; do
 		[[ -d $left && ! -L $left && -O $left ]] && read -r script 2>/dev/null <"$left/script" || continue
 		[[ $(process_name "${script%% *}") != "$script" ]] || continue
 		work=$left/work
