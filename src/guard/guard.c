@@ -27,8 +27,10 @@
 #include "utils/rel.h"
 
 #include "base/compat.h"
+#include "base/names.h"
 #include "guard/guard.h"
 #include "lease/lease.h"
+#include "store/store.h"
 
 PG_FUNCTION_INFO_V1(lease_guard);
 
@@ -38,6 +40,12 @@ typedef struct Guard
 	Template   *template;
 	bool		exclusive;		/* shared leases and permits do not suffice */
 	bool		hides_name;		/* errors must not show the name */
+
+	/* What the last row asserted: one lease often covers many rows. See is_covered(). */
+	const Lease *asserted;
+	uint64		version;		/* of the assertions */
+	Oid			role;			/* the roles of its asserter */
+	Oid			other_role;
 } Guard;
 
 /* The settings, raw and parsed; parsed values are NULL when empty. */
@@ -76,6 +84,7 @@ static void
 assign_owner(const char *newval, void *extra)
 {
 	session_owner = extra;
+	forget_assertions();
 }
 
 static bool
@@ -108,6 +117,7 @@ static void
 assign_token(const char *newval, void *extra)
 {
 	session_token = extra;
+	forget_assertions();
 }
 
 void
@@ -236,8 +246,22 @@ writing_role(void)
 	return OidIsValid(owner_set_by()) && !InSecurityRestrictedOperation() ? owner_set_by() : session_role();
 }
 
+/*
+ * Has the last row of this statement made the same assertion? It still holds:
+ * the subtransaction in which it was made is active until the statement ends.
+ * Another owner or token changes the version of the assertions, as does a
+ * write of a lease.
+ */
+static bool
+is_covered(const Guard *guard, const text *resource, const Asserter *asserter)
+{
+	return guard->asserted != NULL && guard->version == assertions_version &&
+		guard->role == asserter->role && guard->other_role == asserter->other_role &&
+		same_text(guard->asserted->resource, resource);
+}
+
 static void
-assert_for_row(const Guard *guard, Relation table, const text *resource)
+assert_for_row(Guard *guard, Relation table, const text *resource)
 {
 	Claim		claim = {.token = session_token};
 	Asserter	asserter = {
@@ -255,16 +279,21 @@ assert_for_row(const Guard *guard, Relation table, const text *resource)
 						 "set lease_lock.owner to its owner with SET LOCAL.")));
 
 	claim.owner = session_owner;
+	if (is_covered(guard, resource, &asserter))
+		return;
 	assert_lease(resource, &claim, &asserter);
+	guard->asserted = find_assertion(resource, &claim);
+	guard->version = assertions_version;
+	guard->role = asserter.role;
+	guard->other_role = asserter.other_role;
 }
 
 /* Assert the leases of a row, before and after the change. */
 static void
-guard_row(const Guard *guard, const TriggerData *call)
+guard_row(Guard *guard, const TriggerData *call)
 {
 	assert_for_row(guard, call->tg_relation, template_fill(guard->template, call->tg_trigslot));
-	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event) &&
-		!template_unchanged(guard->template, call->tg_trigslot, call->tg_newslot))
+	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event) && !template_is_filled(guard->template, call->tg_newslot))
 		assert_for_row(guard, call->tg_relation, template_fill(guard->template, call->tg_newslot));
 }
 

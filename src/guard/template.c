@@ -18,7 +18,6 @@
 
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
-#include "utils/datum.h"
 #include "utils/datetime.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
@@ -38,6 +37,7 @@ typedef struct TemplatePart
 	int			literal_length;
 	AttrNumber	column;			/* 0: none */
 	Oid			type;			/* of the column; ANYENUMOID for any enum */
+	Datum		value;			/* in the row whose name was built last */
 } TemplatePart;
 
 struct Template
@@ -45,6 +45,7 @@ struct Template
 	const char *text;
 	Relation	table;
 	StringInfoData name;		/* that was built last */
+	bool		by_value;		/* all columns are of types that are passed so */
 	int			nparts;
 	TemplatePart parts[FLEXIBLE_ARRAY_MEMBER];
 };
@@ -135,8 +136,10 @@ append_value(StringInfo buffer, Datum value, Oid type)
 
 /* Find a column that a part of a template names. */
 static void
-resolve_column(const char *text, Relation table, const char *name, TemplatePart *part)
+resolve_column(Template *template, const char *name, TemplatePart *part)
 {
+	const char *text = template->text;
+	Relation	table = template->table;
 	TupleDesc	desc = RelationGetDescr(table);
 	AttrNumber	number = get_attnum(RelationGetRelid(table), name);
 	Form_pg_attribute column;
@@ -162,6 +165,7 @@ resolve_column(const char *text, Relation table, const char *name, TemplatePart 
 				 errdetail("Its value is computed after the trigger has checked the lease."),
 				 errhint("Use the columns that it is computed from.")));
 
+	template->by_value &= column->attbyval;
 	part->column = number;
 	part->type = printable_type(column->atttypid);
 	if (!OidIsValid(part->type))
@@ -189,6 +193,7 @@ template_for_table(const char *text, Relation table)
 
 	template->text = text;
 	template->table = table;
+	template->by_value = true;
 	initStringInfo(&template->name);
 
 	for (const char *c = text; *c != '\0'; part++)
@@ -215,7 +220,7 @@ template_for_table(const char *text, Relation table)
 				refuse_syntax(text, "opening brace without a closing brace");
 			if (length == 0)
 				refuse_syntax(text, "no column between braces");
-			resolve_column(text, table, pnstrdup(c + 1, length), part);
+			resolve_column(template, pnstrdup(c + 1, length), part);
 			c += length + 2;
 		}
 	}
@@ -234,23 +239,18 @@ template_is_visible(const Template *template)
 	return true;
 }
 
-/* Do both rows have the same name, judged by the values that it is built from? */
+/* Is the name that was built last known to be that of this row, too? */
 bool
-template_unchanged(const Template *template, TupleTableSlot *old, TupleTableSlot *new)
+template_is_filled(const Template *template, TupleTableSlot *row)
 {
+	if (!template->by_value || template->name.len == 0)
+		return false;
 	for (int i = 0; i < template->nparts; i++)
 	{
-		AttrNumber	number = template->parts[i].column;
-		Form_pg_attribute column;
-		Datum		values[2];
-		bool		isnull[2];
+		bool		isnull;
 
-		if (number == 0)
-			continue;
-		column = TupleDescAttr(RelationGetDescr(template->table), number - 1);
-		values[0] = slot_getattr(old, number, &isnull[0]);
-		values[1] = slot_getattr(new, number, &isnull[1]);
-		if (isnull[0] || isnull[1] || !datum_image_eq(values[0], values[1], column->attbyval, column->attlen))
+		if (template->parts[i].column != 0 &&
+			(slot_getattr(row, template->parts[i].column, &isnull) != template->parts[i].value || isnull))
 			return false;
 	}
 	return true;
@@ -263,19 +263,21 @@ template_fill(Template *template, TupleTableSlot *row)
 	StringInfo	name = &template->name;
 	int			length;
 
+	if (template_is_filled(template, row))
+		return (text *) name->data;
+
 	resetStringInfo(name);
 	name->len = VARHDRSZ;
 	for (int i = 0; i < template->nparts; i++)
 	{
-		const TemplatePart *part = &template->parts[i];
-		Datum		value;
+		TemplatePart *part = &template->parts[i];
 		bool		isnull;
 
 		appendBinaryStringInfo(name, template->text + part->literal, part->literal_length);
 		if (part->column == 0)
 			continue;
 
-		value = slot_getattr(row, part->column, &isnull);
+		part->value = slot_getattr(row, part->column, &isnull);
 		if (isnull)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
@@ -283,7 +285,7 @@ template_fill(Template *template, TupleTableSlot *row)
 							NameStr(TupleDescAttr(RelationGetDescr(template->table), part->column - 1)->attname),
 							RelationGetRelationName(template->table)),
 					 errdetail("It is part of the name of the row's lease.")));
-		append_value(name, value, part->type);
+		append_value(name, part->value, part->type);
 	}
 
 	length = name->len - VARHDRSZ;

@@ -36,6 +36,8 @@ typedef struct Assertion
 static MemoryContext cache_context; /* reset with the transaction */
 static Assertion *places[PLACES];	/* by the hash of the resource */
 
+uint64		assertions_version = 0;
+
 static Assertion **
 place_of(const text *resource)
 {
@@ -71,6 +73,7 @@ remember_assertion(const Lease *lease)
 		pfree((*place)->lease.resource);
 		pfree((*place)->lease.owner);
 		pfree(*place);
+		assertions_version++;
 	}
 	*place = assertion;
 }
@@ -78,6 +81,7 @@ remember_assertion(const Lease *lease)
 void
 forget_assertions(void)
 {
+	assertions_version++;
 	if (MemoryContextIsEmpty(cache_context))
 		return;
 	MemoryContextReset(cache_context);
