@@ -22,16 +22,17 @@ process_name() {
 }
 
 # Where the folder is made. In $TMPDIR the name of a socket could become too long,
-# or have a space, which make does not support.
+# and make does not support spaces in paths.
 parent=/tmp
 
 # The tests create and remove a hundred thousand small files. On some disks that is
 # a fifth of their time. They need 3 GB, so memory must have room for much more.
+# Only as root: when a user logs out, the system may remove his files in /dev/shm.
 prefer_memory() {
 	local type options free available
-	read -r type options free < <(findmnt -bno FSTYPE,OPTIONS,AVAIL /dev/shm) || return 0
+	((EUID == 0)) && read -r type options free < <(findmnt -bno FSTYPE,OPTIONS,AVAIL /dev/shm) || return 0
 	available=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo) # kB
-	if [[ $type == tmpfs && ,$options, != *,noexec,* ]] && ((free > 10 << 30 && available > 10 << 20)); then
+	if [[ $type == tmpfs && ,$options, == *,rw,* && ,$options, != *,noexec,* ]] && ((free > 10 << 30 && available > 10 << 20)); then
 		parent=/dev/shm
 	fi
 }

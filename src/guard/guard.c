@@ -41,11 +41,9 @@ typedef struct Guard
 	bool		exclusive;		/* shared leases and permits do not suffice */
 	bool		hides_name;		/* errors must not show the name */
 
-	/* What the last row asserted: one lease often covers many rows. See is_covered(). */
+	/* What the row before asserted: one lease often covers many rows. See is_covered(). */
 	const Lease *asserted;
 	uint64		version;		/* of the assertions */
-	Oid			role;			/* the roles of its asserter */
-	Oid			other_role;
 } Guard;
 
 /* The settings, raw and parsed; parsed values are NULL when empty. */
@@ -84,7 +82,7 @@ static void
 assign_owner(const char *newval, void *extra)
 {
 	session_owner = extra;
-	forget_assertions();
+	assertions_version++;
 }
 
 static bool
@@ -117,7 +115,7 @@ static void
 assign_token(const char *newval, void *extra)
 {
 	session_token = extra;
-	forget_assertions();
+	assertions_version++;
 }
 
 void
@@ -247,17 +245,16 @@ writing_role(void)
 }
 
 /*
- * Has the last row of this statement made the same assertion? It still holds:
- * the subtransaction in which it was made is active until the statement ends.
- * Another owner or token changes the version of the assertions, as does a
- * write of a lease.
+ * Has the row before, of the same statement, made this assertion? Then it still
+ * holds: its subtransaction is active until the statement ends, and a write of
+ * a lease would have changed the version. So would another owner or token.
  */
 static bool
 is_covered(const Guard *guard, const text *resource, const Asserter *asserter)
 {
 	return guard->asserted != NULL && guard->version == assertions_version &&
-		guard->role == asserter->role && guard->other_role == asserter->other_role &&
-		same_text(guard->asserted->resource, resource);
+		same_text(guard->asserted->resource, resource) &&
+		has_privs_of_role(asserter->role, guard->asserted->role);
 }
 
 static void
@@ -284,8 +281,6 @@ assert_for_row(Guard *guard, Relation table, const text *resource)
 	assert_lease(resource, &claim, &asserter);
 	guard->asserted = find_assertion(resource, &claim);
 	guard->version = assertions_version;
-	guard->role = asserter.role;
-	guard->other_role = asserter.other_role;
 }
 
 /* Assert the leases of a row, before and after the change. */
@@ -293,7 +288,8 @@ static void
 guard_row(Guard *guard, const TriggerData *call)
 {
 	assert_for_row(guard, call->tg_relation, template_fill(guard->template, call->tg_trigslot));
-	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event) && !template_is_filled(guard->template, call->tg_newslot))
+	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event) &&
+		!template_unchanged(guard->template, call->tg_trigslot, call->tg_newslot))
 		assert_for_row(guard, call->tg_relation, template_fill(guard->template, call->tg_newslot));
 }
 

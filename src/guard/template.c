@@ -18,6 +18,7 @@
 
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/datetime.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
@@ -45,7 +46,7 @@ struct Template
 	const char *text;
 	Relation	table;
 	StringInfoData name;		/* that was built last */
-	bool		by_value;		/* all columns are of types that are passed so */
+	bool		by_value;		/* the values of all columns can be kept and compared as they are */
 	int			nparts;
 	TemplatePart parts[FLEXIBLE_ARRAY_MEMBER];
 };
@@ -165,9 +166,9 @@ resolve_column(Template *template, const char *name, TemplatePart *part)
 				 errdetail("Its value is computed after the trigger has checked the lease."),
 				 errhint("Use the columns that it is computed from.")));
 
-	template->by_value &= column->attbyval;
 	part->column = number;
 	part->type = printable_type(column->atttypid);
+	template->by_value &= column->attbyval && part->type != ANYENUMOID; /* a label can be renamed */
 	if (!OidIsValid(part->type))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
@@ -239,9 +240,31 @@ template_is_visible(const Template *template)
 	return true;
 }
 
-/* Is the name that was built last known to be that of this row, too? */
+/* Do both rows have the same name, judged by the values that it is built from? */
 bool
-template_is_filled(const Template *template, TupleTableSlot *row)
+template_unchanged(const Template *template, TupleTableSlot *old, TupleTableSlot *new)
+{
+	for (int i = 0; i < template->nparts; i++)
+	{
+		AttrNumber	number = template->parts[i].column;
+		Form_pg_attribute column;
+		Datum		values[2];
+		bool		isnull[2];
+
+		if (number == 0)
+			continue;
+		column = TupleDescAttr(RelationGetDescr(template->table), number - 1);
+		values[0] = slot_getattr(old, number, &isnull[0]);
+		values[1] = slot_getattr(new, number, &isnull[1]);
+		if (isnull[0] || isnull[1] || !datum_image_eq(values[0], values[1], column->attbyval, column->attlen))
+			return false;
+	}
+	return true;
+}
+
+/* Is the name that was built last known to be that of this row, too? */
+static bool
+is_filled(const Template *template, TupleTableSlot *row)
 {
 	if (!template->by_value || template->name.len == 0)
 		return false;
@@ -263,7 +286,7 @@ template_fill(Template *template, TupleTableSlot *row)
 	StringInfo	name = &template->name;
 	int			length;
 
-	if (template_is_filled(template, row))
+	if (is_filled(template, row))
 		return (text *) name->data;
 
 	resetStringInfo(name);

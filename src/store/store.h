@@ -91,7 +91,8 @@ extern void era_begin(Oid schema);
 extern const Lease *find_assertion(const text *resource, const Claim *claim);
 extern void remember_assertion(const Lease *lease);
 extern void forget_assertions(void);
-extern uint64 assertions_version;	/* while it stays the same, so does what was found */
+extern uint64 assertions_version;	/* changes when a lease is written, when a found one is freed, and when the guard's
+									 * settings change */
 extern void assertion_cache_init(void);
 
 #endif							/* LEASE_LOCK_STORE_H */

@@ -137,6 +137,7 @@ SELECT lease_protect('many', 'workitem:{k}');
 SELECT message FROM error_with_context($$ UPDATE many SET id = id + 1 $$);
 SELECT message FROM error_with_context($$ UPDATE many SET id = CASE id WHEN 3 THEN give_up(k) ELSE id END $$);
 SELECT message FROM error_with_context($$ UPDATE many SET id = CASE id WHEN 3 THEN length(set_config('lease_lock.owner', 'bob', true)) ELSE id END $$);
+SELECT message FROM error_with_context($$ UPDATE many SET id = CASE id WHEN 3 THEN length(set_config('lease_lock.token', '-1', true)) ELSE id END $$);
 SELECT message FROM error_with_context($$ UPDATE many SET id = CASE id WHEN 3 THEN length(set_config('role', 'pg_monitor', true)) ELSE id END $$);
 ROLLBACK;
 
