@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * Notices that a session begins to wait for a lease.
+ * announce.c
+ *		Notices that a session begins to wait for a lease.
  *
  * NOTIFY sends at commit. A waiter commits only after its wait, when it is too
  * late to ask the holder to give way. So a background worker, the announcer,
@@ -11,9 +12,9 @@
  *
  * The server has at most one announcer, however many sessions wait. It serves
  * one database, stays for a moment after its last notice, and starts another
- * one if sessions of another database have notices to send. These do not wait
- * for longer than that moment, however many notices there are here. While it works, it
- * moves the time ahead until which it counts as running. So if it dies, the
+ * one if sessions of another database have notices to send. These wait for no
+ * longer than that moment, however many notices there are here. While it works,
+ * it moves the time ahead until which it counts as running. So if it dies, the
  * next waiter after that time starts another one.
  *
  * lease_wait() commits before it sleeps, and needs no announcer.
