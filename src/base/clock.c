@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * The clock that leases are dated by.
+ * clock.c
+ *		The clock that leases are dated by.
  *
  * Leases are dated by lease time, which is read at the moment when it matters.
  * now() would be the start of the transaction, which may be long ago.

@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * A wait in the lock manager with a time limit.
+ * lockwait.c
+ *		A wait in the lock manager with a time limit.
  *
  * A waiter waits for a transaction in the lock manager, so that the server's
  * deadlock detector, pg_locks, pg_blocking_pids() and log_lock_waits know of

@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * Sleeping until a time, a wake-up, or a lost connection of the client.
+ * sleep.c
+ *		Sleeping until a time, a wake-up, or a lost connection of the client.
  *
  * A waiter whose client is gone would be granted a lease that nobody knows of.
  * The server checks the connection only if client_connection_check_interval is
