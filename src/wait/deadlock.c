@@ -335,7 +335,7 @@ add_lines(Search *search, WaitNode *node)
 static bool
 will_look(const Waiter *waiter)
 {
-	bool		will = pg_atomic_read_u64((pg_atomic_uint64 *) &waiter->called_for) != 0;
+	bool		will = false;
 
 	for (int i = 0; i < waiter->info.nlines; i++)
 		will |= entry_state(&waiter->entry[i]) == TURN_CALLED || entry_state(&waiter->entry[i]) == TURN_SKIPPED;

@@ -58,7 +58,6 @@ create_queue(void *memory, int tranche)
 		Waiter	   *waiter = &q->waiters[i];
 
 		pg_atomic_init_u64(&waiter->ticket, 0);
-		pg_atomic_init_u64(&waiter->called_for, 0);
 		pg_atomic_init_u64(&waiter->alarm, 0);
 		pg_atomic_init_u32(&waiter->news, 0);
 		pg_atomic_init_u32(&waiter->suspect, 0);
@@ -234,7 +233,6 @@ queue_join(text **resources, int nresources, const LeaseRequest *request, int64 
 
 	Assert(pg_atomic_read_u64(&waiter->ticket) == 0);
 	describe_waiter(&waiter->info, resources, nresources, request, timeout);
-	pg_atomic_write_u64(&waiter->called_for, 0);
 	pg_atomic_write_u64(&waiter->alarm, (uint64) NO_ALARM);
 	pg_atomic_write_u32(&waiter->suspect, 0);
 

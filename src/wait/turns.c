@@ -46,14 +46,11 @@ turns_init(void)
 							NULL, NULL, NULL);
 }
 
-/* Do others go first? So it is, too, if the waiter was called for another of its resources: it will take that. */
+/* Do others go first? */
 static bool
 is_passed_over(const Entry *entry)
 {
-	uint64		called_for = pg_atomic_read_u64(&queue_waiter(entry->waiter)->called_for);
-
-	return entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED ||
-		(called_for != 0 && called_for != entry->hash);
+	return entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED;
 }
 
 static int64
@@ -66,9 +63,6 @@ alarm_of(const Entry *entry)
 static void
 call(Entry *entry)
 {
-	uint64		none = 0;
-
-	pg_atomic_compare_exchange_u64(&queue_waiter(entry->waiter)->called_for, &none, entry->hash);
 	if (entry_state(entry) != TURN_CALLED)
 	{
 		entry->called_at = clock_monotonic();
@@ -144,7 +138,6 @@ static void
 skip(Bucket *bucket, Entry *entry)
 {
 	pg_atomic_write_u32(&entry->state, TURN_SKIPPED);
-	pg_atomic_write_u64(&queue_waiter(entry->waiter)->called_for, 0);
 	queue_take_out(bucket, entry);
 	queue_append(bucket, entry);
 }
@@ -172,7 +165,6 @@ take_turn(Bucket *bucket, uint64 hash)
 		next = queue_next_in_line(bucket, entry, hash);
 		if (entry->waiter == MY_PROC_NUMBER)
 		{
-			pg_atomic_write_u64(&queue_waiter(MY_PROC_NUMBER)->called_for, hash);
 			if (is_passed_over(entry))
 				pg_atomic_write_u32(&entry->state, TURN_QUEUED);
 			return true;
@@ -263,7 +255,6 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 			wake_sessions(bucket, entry->hash, SubTransGetTopmostTransaction(refusal->transaction));
 		if (stands_aside)
 		{
-			pg_atomic_write_u64(&waiter->called_for, 0);
 			call_first(bucket, entry->hash, 0);
 		}
 		watch = stands_aside ? 0 : state == TURN_QUEUED ? next_watch(bucket, entry) : NEVER;

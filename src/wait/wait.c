@@ -101,8 +101,15 @@ wait_is_likely(text **resources, int nresources)
 bool
 wait_is_called(const text *resource)
 {
-	return my_wait.waiter != NULL &&
-		pg_atomic_read_u64(&my_wait.waiter->called_for) == queue_hash(resource);
+	uint64		hash;
+
+	if (my_wait.waiter == NULL)
+		return false;
+	hash = queue_hash(resource);
+	for (int i = 0; i < my_wait.waiter->info.nlines; i++)
+		if (my_wait.waiter->entry[i].hash == hash)
+			return entry_state(&my_wait.waiter->entry[i]) == TURN_CALLED;
+	return false;
 }
 
 /* Prepare a look: after a wake-up from now on, the waiter must not sleep. It is not away any more. */
@@ -287,12 +294,8 @@ wait_may_go_on(const GrantOutcome *refusal)
 	if (clock_monotonic() >= my_wait.deadline)
 		return false;
 	check_lock_timeout();
-	if (my_wait.waiter != NULL)
-	{
-		pg_atomic_exchange_u64(&my_wait.waiter->called_for, 0);
-		if (pg_atomic_read_u32(&my_wait.waiter->news) != my_wait.news_seen)
-			my_wait.next_watch = 0;
-	}
+	if (my_wait.waiter != NULL && pg_atomic_read_u32(&my_wait.waiter->news) != my_wait.news_seen)
+		my_wait.next_watch = 0;
 	return true;
 }
 

@@ -70,7 +70,6 @@ typedef struct WaiterInfo
 typedef struct Waiter
 {
 	pg_atomic_uint64 ticket;	/* of this wait; 0: no wait, or not described yet */
-	pg_atomic_uint64 called_for;	/* hash of the resource whose turn it was given first; 0: none */
 	pg_atomic_uint64 alarm;		/* when it looks without being woken */
 	pg_atomic_uint32 news;		/* counts wake-ups */
 	pg_atomic_uint32 suspect;	/* must check for a deadlock at once */

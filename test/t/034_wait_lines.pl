@@ -57,6 +57,29 @@ SKIP:
 	$_->quit foreach @sessions;
 }
 
+# Those who wait for any of several are served in the order of arrival, also if
+# all become free at once.
+{
+	my @sessions = map { open_session($node) } 0 .. 5;
+	my $any = q{'{r1,r2,r3,r4}'};
+	my @overtaken;
+
+	foreach my $round (1 .. 20)
+	{
+		look($node, q{SELECT count(lease_acquire('r' || i, '1 hour', 'holder')) FROM generate_series(1, 4) AS i});
+		send_to_wait($node, $sessions[$_], "SELECT lease_acquire_any($any, '1 hour', 'w$_', NULL)") foreach 0 .. 5;
+		look($node, q{SELECT lease_release_all('holder')});
+		becomes($node, q{SELECT count(*) FROM lease_waiters}, 2, "round $round: four of six get one");
+		push @overtaken, look($node, q{SELECT string_agg(owner, ' ') FROM lease_waiters WHERE owner < 'w4'});
+		look($node, q{SELECT lease_release_all(owner) FROM lease_lock WHERE owner IS NOT NULL});
+		becomes($node, q{SELECT count(*) FROM lease_waiters}, 0, "round $round: and then the others");
+		look($node, q{SELECT lease_release_all(owner) FROM lease_lock WHERE owner IS NOT NULL});
+		answer($_) foreach @sessions;
+	}
+	is(join('', @overtaken), '', 'any of four: nobody is overtaken');
+	$_->quit foreach @sessions;
+}
+
 # A waiter behind an uncommitted shared lease of its own owner does not block others.
 {
 	my ($holder, $waiter) = map { open_session($node) } 1, 2;
@@ -160,8 +183,8 @@ SKIP:
 	$_->quit foreach @sessions;
 }
 
-# A waiter for any of two that was called for one of them does not hold up the
-# line of the other.
+# A waiter for any of two that is called for both takes one, and leaves the other
+# to the next one.
 {
 	my ($any, $one) = map { open_session($node) } 1, 2;
 	my $pid;
@@ -172,10 +195,10 @@ SKIP:
 	stop_backend($pid);
 	is(look($node, q{SELECT lease_release('a', 'holder')}), 't', 'called for a: it is released');
 	is(look($node, q{SELECT lease_release('b', 'holder')}), 't', 'called for a: so is b');
-	becomes($node, q{SELECT owner FROM lease_status WHERE resource = 'b'}, 'one', 'called for a: the next one gets b')
-	  or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters WHERE owner = 'one'});
 	continue_backend($pid);
 	is(answer($any), 'a', 'called for a: it gets that');
+	becomes($node, q{SELECT owner FROM lease_status WHERE resource = 'b'}, 'one', 'called for a: the next one gets b')
+	  or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
 	answer($one);
 	look($node, q{SELECT lease_release_all('any'), lease_release_all('one')});
 	nothing_left($node, 'called for a');
