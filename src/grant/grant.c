@@ -196,7 +196,7 @@ is_probably_free(LeaseStore *store, const text *resource)
 {
 	LeaseRows	rows;
 
-	return wait_is_called(resource) ||
+	return wait_is_called() ||
 		(store_look_at_last_written(store, resource, &rows) && is_free(&rows.row->lease, clock_now()));
 }
 

@@ -254,9 +254,7 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 		if (open)
 			wake_sessions(bucket, entry->hash, SubTransGetTopmostTransaction(refusal->transaction));
 		if (stands_aside)
-		{
 			call_first(bucket, entry->hash, 0);
-		}
 		watch = stands_aside ? 0 : state == TURN_QUEUED ? next_watch(bucket, entry) : NEVER;
 	}
 	queue_unlock(bucket);
@@ -264,9 +262,32 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 }
 
 /*
+ * Find the first waiter of a line that is not passed over. Those that did not
+ * look when they were called are skipped.
+ */
+static Entry *
+first_in_time(Bucket *bucket, uint64 hash, bool *skipped)
+{
+	Entry	   *next;
+
+	for (Entry *entry = queue_next_in_line(bucket, NULL, hash); entry != NULL; entry = next)
+	{
+		next = queue_next_in_line(bucket, entry, hash);
+		if (is_passed_over(entry))
+			continue;
+		if (entry_state(entry) != TURN_CALLED || !is_overdue(entry))
+			return entry;
+		skip(bucket, entry);
+		*skipped = true;
+	}
+	return NULL;
+}
+
+/*
  * Leave one line. A waiter that was first hands on what it knows: when the next
  * one must look. That is at once if this one was called and has not looked
- * since, or is granted something, or wants something else than the next one.
+ * since, or is granted something, or wants something else than the next one,
+ * or if one before it was called and is skipped.
  * An exclusive grant need not be handed on: its commit or rollback wakes the
  * next one.
  */
@@ -275,15 +296,15 @@ leave_line(const Waiter *waiter, Bucket *bucket, Entry *entry, bool granted)
 {
 	const WaiterInfo *info = &waiter->info;
 	const WaiterInfo *wants;
-	Entry	   *next = NULL;
+	Entry	   *next;
+	bool		skipped = false;
 	int64		free_at = 0;
 
 	queue_take_out(bucket, entry);
 	if (granted && info->mode == MODE_EXCLUSIVE)
 		return;
-	while ((next = queue_next_in_line(bucket, next, entry->hash)) != NULL && is_passed_over(next))
-		;
-	if (next != NULL)
+	next = first_in_time(bucket, entry->hash, &skipped);
+	if (next != NULL && !skipped)
 	{
 		if (entry_turn(next) < entry_turn(entry) && !TransactionIdIsValid(next->awaited))
 			return;				/* a session that it waits for may have passed over it, and waited for this one */

@@ -97,19 +97,15 @@ wait_is_likely(text **resources, int nresources)
 	return false;
 }
 
-/* Was this waiter called because the lease on this resource became free? */
+/*
+ * Was this waiter called because the only lease that it waits for became free?
+ * Of several, it may be called for some that others have taken since.
+ */
 bool
-wait_is_called(const text *resource)
+wait_is_called(void)
 {
-	uint64		hash;
-
-	if (my_wait.waiter == NULL)
-		return false;
-	hash = queue_hash(resource);
-	for (int i = 0; i < my_wait.waiter->info.nlines; i++)
-		if (my_wait.waiter->entry[i].hash == hash)
-			return entry_state(&my_wait.waiter->entry[i]) == TURN_CALLED;
-	return false;
+	return my_wait.waiter != NULL && my_wait.waiter->info.nresources == 1 &&
+		entry_state(&my_wait.waiter->entry[0]) == TURN_CALLED;
 }
 
 /* Prepare a look: after a wake-up from now on, the waiter must not sleep. It is not away any more. */

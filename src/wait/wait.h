@@ -21,7 +21,7 @@
 extern void wait_init(void);
 extern bool wait_is_likely(text **resources, int nresources);
 extern void wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 timeout);
-extern bool wait_is_called(const text *resource);
+extern bool wait_is_called(void);
 extern bool wait_lock_resource(const text *resource);
 extern void wait_note_refusal(int which, const GrantOutcome *refusal);
 extern bool wait_may_go_on(const GrantOutcome *refusal);
