@@ -111,9 +111,9 @@ def server(folder):
 def slow(server):
     """How many times slower than a quiet machine is this one now? So much longer is a ttl that steps must not outlast."""
     since = time.monotonic()
-    for _ in range(5):
+    for _ in range(10):
         psycopg.connect(server.dsn()).close()
-    return min(8, 1 + int((time.monotonic() - since) / 0.2))
+    return min(8, 1 + int((time.monotonic() - since) / 0.3))
 
 
 @pytest.fixture(scope="session")
