@@ -12,6 +12,7 @@ use strict;
 use warnings;
 
 use FindBin;
+use List::Util qw(min);
 use lib $FindBin::RealBin;
 
 use LeaseModel;
@@ -77,9 +78,15 @@ my $done = 0;
 my %count;
 my $failed = 0;
 
-for (my $seed = $first; $seed < $first + $sequences; $seed += $batch)
+# More sequences than wanted, as long as an outcome is missing.
+sub goes_on
 {
-	my $last = $seed + $batch < $first + $sequences ? $seed + $batch - 1 : $first + $sequences - 1;
+	return $done < $sequences || ($sequences >= 1000 && $done < 20 * $sequences && grep { !$count{$_} } LeaseModel::outcomes());
+}
+
+for (my $seed = $first; goes_on(); $seed += $batch)
+{
+	my $last = $seed + min($batch, $done < $sequences ? $sequences - $done : $batch) - 1;
 	my %sequence = map { $_ => [ LeaseModel::random_calls($_) ] } $seed .. $last;
 	my $script = "\\set VERBOSITY sqlstate\n";
 	my %answers;
