@@ -257,37 +257,41 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 			call_first(bucket, entry->hash, 0);
 		watch = stands_aside ? 0 : state == TURN_QUEUED ? next_watch(bucket, entry) : NEVER;
 	}
+	else if (entry_state(entry) == TURN_CALLED)
+		entry->called_at = clock_monotonic();	/* it has looked, and will look again */
 	queue_unlock(bucket);
 	return watch;
 }
 
 /*
- * Find the first waiter of a line that is not passed over. Those that did not
- * look when they were called are skipped.
+ * If the first waiter of a line was called and has not looked in time, wake the
+ * next one. It looks, and takes its turn if the lease is free.
  */
-static Entry *
-first_in_time(Bucket *bucket, uint64 hash, bool *skipped)
+static void
+wake_behind_late(const Bucket *bucket, uint64 hash)
 {
-	Entry	   *next;
+	Entry	   *entry = NULL;
+	bool		late = false;
 
-	for (Entry *entry = queue_next_in_line(bucket, NULL, hash); entry != NULL; entry = next)
+	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL)
 	{
-		next = queue_next_in_line(bucket, entry, hash);
 		if (is_passed_over(entry))
 			continue;
 		if (entry_state(entry) != TURN_CALLED || !is_overdue(entry))
-			return entry;
-		skip(bucket, entry);
-		*skipped = true;
+			break;
+		late = true;
 	}
-	return NULL;
+	if (late && entry != NULL && entry_state(entry) != TURN_AWAY)
+	{
+		entry->known_end = 0;
+		queue_wake(entry);
+	}
 }
 
 /*
  * Leave one line. A waiter that was first hands on what it knows: when the next
  * one must look. That is at once if this one was called and has not looked
- * since, or is granted something, or wants something else than the next one,
- * or if one before it was called and is skipped.
+ * since, or is granted something, or wants something else than the next one.
  * An exclusive grant need not be handed on: its commit or rollback wakes the
  * next one.
  */
@@ -296,15 +300,16 @@ leave_line(const Waiter *waiter, Bucket *bucket, Entry *entry, bool granted)
 {
 	const WaiterInfo *info = &waiter->info;
 	const WaiterInfo *wants;
-	Entry	   *next;
-	bool		skipped = false;
+	Entry	   *next = NULL;
 	int64		free_at = 0;
 
 	queue_take_out(bucket, entry);
 	if (granted && info->mode == MODE_EXCLUSIVE)
 		return;
-	next = first_in_time(bucket, entry->hash, &skipped);
-	if (next != NULL && !skipped)
+	wake_behind_late(bucket, entry->hash);
+	while ((next = queue_next_in_line(bucket, next, entry->hash)) != NULL && is_passed_over(next))
+		;
+	if (next != NULL)
 	{
 		if (entry_turn(next) < entry_turn(entry) && !TransactionIdIsValid(next->awaited))
 			return;				/* a session that it waits for may have passed over it, and waited for this one */

@@ -97,10 +97,7 @@ wait_is_likely(text **resources, int nresources)
 	return false;
 }
 
-/*
- * Was this waiter called because the only lease that it waits for became free?
- * Of several, it may be called for some that others have taken since.
- */
+/* Was this waiter called for the only lease that it waits for? Then that is probably free. */
 bool
 wait_is_called(void)
 {
@@ -163,11 +160,15 @@ wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 
 void
 wait_note_refusal(int which, const GrantOutcome *refusal)
 {
-	if (my_wait.waiter == NULL || refusal->result == GRANTED || which >= MAX_LINES)
+	Waiter	   *waiter = my_wait.waiter;
+
+	/* A trigger may try another lease when lease_wait() commits before it sleeps. */
+	if (waiter == NULL || refusal->result == GRANTED || which >= waiter->info.nlines ||
+		waiter->entry[which].hash != queue_hash(refusal->resource))
 		return;
 	RACE_POINT("before a waiter tells its refusal");
 	my_wait.next_watch = Min(my_wait.next_watch,
-							 turns_were_refused(my_wait.waiter, which, refusal, my_wait.news_seen));
+							 turns_were_refused(waiter, which, refusal, my_wait.news_seen));
 }
 
 static void

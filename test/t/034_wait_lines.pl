@@ -161,6 +161,38 @@ SKIP:
 	$_->quit foreach $waiter, $gate;
 }
 
+# A trigger that tries another lease, at the commit before the sleep, is not
+# taken for the waiter: that would count as away, for the other transaction.
+{
+	my ($waiter, $other) = map { open_session($node) } 1, 2;
+	my $pid;
+
+	look($node, q{
+		CREATE TABLE tries ();
+		CREATE FUNCTION try() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM lease_acquire('other', '1 hour', 't'); RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER try AFTER INSERT ON tries DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION try();
+		CREATE PROCEDURE wait_and_try() LANGUAGE plpgsql AS $$
+		DECLARE
+			ok boolean;
+			token bigint;
+			expires timestamptz;
+		BEGIN
+			INSERT INTO tries DEFAULT VALUES;
+			CALL lease_wait('tried', '1 hour', 'w', NULL, ok, token, expires);
+		END $$;
+		SELECT lease_acquire('tried', '1 hour', 'holder')});
+	$other->query_safe(q{BEGIN; SELECT lease_acquire('other', '1 hour', 'open')});
+	$pid = send_to_wait($node, $waiter, 'CALL wait_and_try()');
+	is(look($node, q{SELECT lease_release('tried', 'holder')}), 't', 'a trigger tries another: the lease is released');
+	becomes($node, q{SELECT owner FROM lease_status WHERE resource = 'tried'}, 'w', 'a trigger tries another: the waiter gets its lease')
+	  or look($node, "SELECT pg_cancel_backend($pid)");
+	answer($waiter);
+	$other->query_safe('ROLLBACK');
+	look($node, q{SELECT lease_release_all('w')});
+	nothing_left($node, 'a trigger tries another');
+	$_->quit foreach $waiter, $other;
+}
+
 # Only the first waiter is told that a lease was released within its min_hold.
 # The next one learns it when the first one leaves.
 {

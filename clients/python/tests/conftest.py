@@ -113,7 +113,7 @@ def slow(server):
     since = time.monotonic()
     for _ in range(10):
         psycopg.connect(server.dsn()).close()
-    return min(8, 1 + int((time.monotonic() - since) / 0.3))
+    return min(8, 1 + int((time.monotonic() - since) / 0.5))
 
 
 @pytest.fixture(scope="session")
