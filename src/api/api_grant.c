@@ -108,7 +108,7 @@ put_grant(const GrantOutcome *outcome, Datum *values, bool *isnull)
 {
 	values[0] = BoolGetDatum(outcome->result == GRANTED);
 	values[1] = Int64GetDatum(outcome->token);
-	values[2] = TimestampTzGetDatum(readable_time(clock_wall_time(outcome->expires_at)));
+	values[2] = TimestampTzGetDatum(clock_wall_time(outcome->expires_at));
 	isnull[1] = isnull[2] = outcome->result != GRANTED;
 }
 

@@ -227,7 +227,7 @@ put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 	values[4] = TimestampTzGetDatum(clock_wall_time(waiter->since));
 	values[5] = Int32GetDatum(listed->position);
 	isnull[5] = several;
-	values[6] = TimestampTzGetDatum(readable_time(clock_wall_time(waiter->deadline)));
+	values[6] = TimestampTzGetDatum(clock_wall_time(waiter->deadline));
 	values[7] = first.lease == NULL ? (Datum) 0 : PointerGetDatum(first.lease->owner);
 	isnull[7] = first.lease == NULL || !may_see_owner(first.lease->role);
 	values[8] = TransactionIdGetDatum(first.transaction);

@@ -12,6 +12,7 @@
 
 #include "access/xlog.h"
 #include "catalog/pg_type.h"
+#include "common/int.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -86,14 +87,21 @@ name_arg(FunctionCallInfo fcinfo, int argno, const char *what)
 	return check_name(PG_ARGISNULL(argno) ? NULL : PG_GETARG_TEXT_PP(argno), what);
 }
 
-/* Get an interval, in microseconds, from argument number argno, which is not NULL. */
+/*
+ * Get an interval, in microseconds, from argument number argno, which is not
+ * NULL. It does not depend on calendar and time zone: a month is 30 days, and
+ * a day is 24 hours.
+ */
 static int64
 interval_arg(FunctionCallInfo fcinfo, int argno, const char *what, const text *resource,
 			 int64 min, int64 max, const char *hint)
 {
+	const Interval *interval = PG_GETARG_INTERVAL_P(argno);
+	int64		days = (int64) interval->month * DAYS_PER_MONTH + interval->day;
 	int64		usecs;
 
-	if (!interval_to_usecs(PG_GETARG_INTERVAL_P(argno), &usecs) || usecs < min || usecs > max)
+	if (pg_mul_s64_overflow(days, USECS_PER_DAY, &usecs) || pg_add_s64_overflow(usecs, interval->time, &usecs) ||
+		usecs < min || usecs > max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s %s is out of range: %s", what, which_lease(resource),

@@ -28,7 +28,6 @@
 
 #include <time.h>
 
-#include "common/int.h"
 #include "miscadmin.h"
 #include "port/pg_crc32c.h"
 #include "storage/fd.h"
@@ -80,13 +79,6 @@ TimestampTz
 clock_now(void)
 {
 	return clock_source == SOURCE_STEADY ? read_clock(CLOCK_BOOTTIME) + clock_offset : GetCurrentTimestamp();
-}
-
-/* Many clients cannot read a year of five digits, so they see infinity instead. */
-TimestampTz
-readable_time(TimestampTz time)
-{
-	return time >= (date2j(10000, 1, 1) - POSTGRES_EPOCH_JDATE) * USECS_PER_DAY ? DT_NOEND : time;
 }
 
 int64
@@ -143,7 +135,9 @@ clock_difference(void)
 TimestampTz
 clock_wall_time(TimestampTz lease_time)
 {
-	return TIMESTAMP_NOT_FINITE(lease_time) ? lease_time : lease_time + clock_difference();
+	TimestampTz wall = TIMESTAMP_NOT_FINITE(lease_time) ? lease_time : lease_time + clock_difference();
+
+	return wall >= (date2j(10000, 1, 1) - POSTGRES_EPOCH_JDATE) * USECS_PER_DAY ? DT_NOEND : wall;
 }
 
 /* Log a step of the wall clock. Only the purge launcher calls this. */
@@ -286,17 +280,4 @@ clock_init(void)
 							 PGC_INTERNAL,
 							 GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
 							 NULL, NULL, NULL);
-}
-
-/*
- * The duration of a lease does not depend on calendar and time zone: a month
- * is 30 days, and a day is 24 hours.
- */
-bool
-interval_to_usecs(const Interval *interval, int64 *usecs)
-{
-	int64		days = (int64) interval->month * DAYS_PER_MONTH + interval->day;
-
-	return !pg_mul_s64_overflow(days, USECS_PER_DAY, usecs) &&
-		!pg_add_s64_overflow(*usecs, interval->time, usecs);
 }

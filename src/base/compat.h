@@ -104,9 +104,6 @@
 #define MY_PROC_NUMBER (MyProc->pgprocno)
 #define GetNumberFromPGProc(proc) ((proc)->pgprocno)
 #define WaitEventExtensionNew(name) PG_WAIT_EXTENSION
-#ifndef GetPGProcByNumber
-#define GetPGProcByNumber(n) (&ProcGlobal->allProcs[(n)])
-#endif
 #endif
 
 #if PG_VERSION_NUM < 160000

@@ -85,9 +85,10 @@ append_printable(StringInfo text, const char *name, int length, const char *spec
  * A text for a message that puts it in quotes. No character in it can end the
  * quotes. Of a text that is longer than a name may be, the rest is left out.
  */
-static char *
-quotable(const char *string, int length)
+char *
+printable_string(const char *string)
 {
+	int			length = strlen(string);
 	int			shown = length > MAX_NAME_LENGTH ? pg_mbcliplen(string, length, MAX_NAME_LENGTH) : length;
 	StringInfoData text;
 
@@ -101,20 +102,7 @@ quotable(const char *string, int length)
 char *
 printable(const text *string)
 {
-	return quotable(VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string));
-}
-
-char *
-printable_string(const char *string)
-{
-	return quotable(string, strlen(string));
-}
-
-/* A name in quotes. */
-char *
-quote_name(const text *name)
-{
-	return psprintf("\"%s\"", printable(name));
+	return printable_string(text_to_cstring(string));
 }
 
 /* The name of a role; a dropped role is shown as in the view lease_status. */

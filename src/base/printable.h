@@ -16,7 +16,6 @@ extern void append_printable(StringInfo text, const char *name, int length, cons
 extern char *printable(const text *string);
 extern char *printable_string(const char *string);
 
-extern char *quote_name(const text *name);
 extern char *role_name(Oid role);
 
 #endif							/* LEASE_LOCK_PRINTABLE_H */

@@ -56,13 +56,6 @@ may_see_owner(Oid role)
 	return role_sees_owner(GetUserId(), role);
 }
 
-void
-require_role_privileges(const Lease *lease)
-{
-	if (!may_act(lease))
-		refuse_permission(lease);
-}
-
 /* Fail because the current role lacks the privileges of the role that acquired the lease. */
 void
 refuse_permission(const Lease *lease)

@@ -15,7 +15,6 @@
 extern bool may_act(const Lease *lease);
 extern bool role_sees_owner(Oid viewer, Oid role);
 extern bool may_see_owner(Oid role);
-extern void require_role_privileges(const Lease *lease);
 pg_noreturn extern void refuse_permission(const Lease *lease);
 extern bool column_is_visible(Relation table, AttrNumber column);
 

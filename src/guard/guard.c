@@ -288,8 +288,7 @@ static void
 guard_row(Guard *guard, const TriggerData *call)
 {
 	assert_for_row(guard, call->tg_relation, template_fill(guard->template, call->tg_trigslot));
-	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event) &&
-		!template_unchanged(guard->template, call->tg_trigslot, call->tg_newslot))
+	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event) && !template_is_filled(guard->template, call->tg_newslot))
 		assert_for_row(guard, call->tg_relation, template_fill(guard->template, call->tg_newslot));
 }
 

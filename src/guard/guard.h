@@ -26,7 +26,7 @@ typedef struct Template Template;
 
 extern Template *template_for_table(const char *text, Relation table);
 extern text *template_fill(Template *template, TupleTableSlot *row);
-extern bool template_unchanged(const Template *template, TupleTableSlot *old, TupleTableSlot *new);
+extern bool template_is_filled(const Template *template, TupleTableSlot *row);
 extern bool template_is_visible(const Template *template);
 
 #endif							/* LEASE_LOCK_GUARD_H */

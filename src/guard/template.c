@@ -18,7 +18,6 @@
 
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
-#include "utils/datum.h"
 #include "utils/datetime.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
@@ -240,31 +239,9 @@ template_is_visible(const Template *template)
 	return true;
 }
 
-/* Do both rows have the same name, judged by the values that it is built from? */
-bool
-template_unchanged(const Template *template, TupleTableSlot *old, TupleTableSlot *new)
-{
-	for (int i = 0; i < template->nparts; i++)
-	{
-		AttrNumber	number = template->parts[i].column;
-		Form_pg_attribute column;
-		Datum		values[2];
-		bool		isnull[2];
-
-		if (number == 0)
-			continue;
-		column = TupleDescAttr(RelationGetDescr(template->table), number - 1);
-		values[0] = slot_getattr(old, number, &isnull[0]);
-		values[1] = slot_getattr(new, number, &isnull[1]);
-		if (isnull[0] || isnull[1] || !datum_image_eq(values[0], values[1], column->attbyval, column->attlen))
-			return false;
-	}
-	return true;
-}
-
 /* Is the name that was built last known to be that of this row, too? */
-static bool
-is_filled(const Template *template, TupleTableSlot *row)
+bool
+template_is_filled(const Template *template, TupleTableSlot *row)
 {
 	if (!template->by_value || template->name.len == 0)
 		return false;
@@ -286,7 +263,7 @@ template_fill(Template *template, TupleTableSlot *row)
 	StringInfo	name = &template->name;
 	int			length;
 
-	if (is_filled(template, row))
+	if (template_is_filled(template, row))
 		return (text *) name->data;
 
 	resetStringInfo(name);

@@ -211,8 +211,8 @@ find_lease(LeaseAction *action)
 			return find_breakable(&action->rows, action->now);
 		claimed = find_claimed(&action->rows, &action->claim, kind, action->now);
 	}
-	if (claimed.row != NULL)
-		require_role_privileges(&claimed.row->lease);
+	if (claimed.row != NULL && !may_act(&claimed.row->lease))
+		refuse_permission(&claimed.row->lease);
 	return claimed;
 }
 

@@ -46,8 +46,8 @@ describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 		return psprintf("That owner holds it with token " INT64_FORMAT " %s.",
 						lease->token, how_long);
 	if (may_act(lease) && has_privs_of_role(GetOuterUserId(), lease->role))
-		return psprintf("Owner %s holds it with token " INT64_FORMAT " %s.",
-						quote_name(lease->owner), lease->token, how_long);
+		return psprintf("Owner \"%s\" holds it with token " INT64_FORMAT " %s.",
+						printable(lease->owner), lease->token, how_long);
 	return psprintf("Another owner holds it %s.", how_long);
 }
 

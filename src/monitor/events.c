@@ -113,17 +113,11 @@ event_is_default(LeaseEvent event)
 }
 
 static char *
-quoted_role(Oid role)
-{
-	return psprintf("\"%s\"", printable_string(role_name(role)));
-}
-
-static char *
 owner_and_role(const Lease *lease)
 {
 	/* cppcheck-suppress ctunullpointer; events that follow a lease have it */
 	return lease->owner == NULL ? "nobody" :
-		psprintf("owner %s of role %s", quote_name(lease->owner), quoted_role(lease->role));
+		psprintf("owner \"%s\" of role \"%s\"", printable(lease->owner), printable_string(role_name(lease->role)));
 }
 
 /* Milliseconds from the end of the lease until a time. */
@@ -161,7 +155,7 @@ append_circumstances(StringInfo line, LeaseEvent event, const Lease *lease, cons
 			appendStringInfo(line, " from %s", owner_and_role(former));
 			break;
 		case EVENT_BROKEN:
-			appendStringInfo(line, " broken by role %s", quoted_role(GetUserId()));
+			appendStringInfo(line, " broken by role \"%s\"", printable_string(role_name(GetUserId())));
 			break;
 		default:
 			break;
@@ -175,7 +169,7 @@ log_event(LeaseEvent event, const Lease *lease, const Lease *former)
 	StringInfoData line;
 
 	initStringInfo(&line);
-	appendStringInfo(&line, "lease on %s %s %s", quote_name(lease->resource), events[event].log_text, owner_and_role(lease));
+	appendStringInfo(&line, "lease on \"%s\" %s %s", printable(lease->resource), events[event].log_text, owner_and_role(lease));
 	append_circumstances(&line, event, lease, former);
 	appendStringInfo(&line, ", token " INT64_FORMAT, lease->token);
 	if (former != NULL && former->token != lease->token)

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
- * Removal of leases that ended: the rule, and the state that sessions share
- * with the purge worker.
+ * purge.h
+ *		Removal of leases that ended: the rule, and the state that sessions share
+ *		with the purge worker.
  *
  *-------------------------------------------------------------------------
  */

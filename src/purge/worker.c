@@ -134,17 +134,19 @@ purge(Visit *visit)
 	{
 		int64		batch_begun_at = clock_monotonic();
 		BlockNumber nblocks = 0;
+		int64		rest;
 
 		begin_transaction();
 		visit->result = VISIT_LOCKED;
 		if (may_stay_in_database())
 			nblocks = purge_batch(visit);
 		end_transaction();
-		if (visit->result != VISIT_UNFINISHED || clock_monotonic() - begun_at >= VISIT_TIME)
+		rest = (clock_monotonic() - batch_begun_at) * REST_FACTOR;
+		if (visit->result != VISIT_UNFINISHED || clock_monotonic() + rest - begun_at >= VISIT_TIME)
 			return;
 
 		report_progress(visit->next_block, nblocks);
-		worker_nap((clock_monotonic() - batch_begun_at) * REST_FACTOR);
+		worker_nap(rest);
 	}
 }
 

@@ -25,6 +25,7 @@
 #include "access/htup_details.h"
 #include "access/multixact.h"
 #include "access/relscan.h"
+#include "access/subtrans.h"
 #include "access/xact.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
@@ -366,9 +367,22 @@ store_look_at_last_written(LeaseStore *store, const text *resource, LeaseRows *r
  * Wait for the end of a transaction that a look found, as a wait for a row
  * does: visible in pg_locks, limited by lock_timeout, and part of the server's
  * deadlock detection. The caller must not hold the resource lock.
+ *
+ * A released savepoint ends with the one around it. XactLockTableWait() would
+ * wait for the end of the whole transaction then, and miss a rollback to that
+ * one: there is a call that writes inside of a savepoint of its own.
  */
 void
 store_wait_for(TransactionId transaction)
 {
-	XactLockTableWait(transaction, NULL, NULL, XLTW_None);
+	TransactionId level = transaction;
+	LOCKTAG		tag;
+
+	do
+	{
+		SET_LOCKTAG_TRANSACTION(tag, level);
+		LockAcquire(&tag, ShareLock, false, false);
+		LockRelease(&tag, ShareLock, false);
+	} while (TransactionIdIsInProgress(transaction) &&
+			 TransactionIdIsValid(level = SubTransGetParent(level)));
 }

@@ -335,11 +335,10 @@ add_lines(Search *search, WaitNode *node)
 static bool
 will_look(const Waiter *waiter)
 {
-	bool		will = false;
-
 	for (int i = 0; i < waiter->info.nlines; i++)
-		will |= entry_state(&waiter->entry[i]) == TURN_CALLED || entry_state(&waiter->entry[i]) == TURN_SKIPPED;
-	return will;
+		if (entry_state(&waiter->entry[i]) == TURN_CALLED || entry_state(&waiter->entry[i]) == TURN_SKIPPED)
+			return true;
+	return false;
 }
 
 /* Can the process, or another one of its parallel query, wait for a lock of the server? It is read without a lock. */

@@ -32,7 +32,7 @@
  * LockErrorCleanup() before it raises the error, and the abort of a
  * transaction does no more about an awaited lock. ProcSleep() holds nothing
  * else. If the lock was granted at that moment, LockErrorCleanup() keeps it,
- * and we release it.
+ * and the caller may release it.
  *
  * If the server finds a deadlock and our timeout comes at the same moment, the
  * error is ours, and the deadlock is found again in the next wait.
@@ -52,7 +52,6 @@
 #include "utils/timeout.h"
 
 #include "base/clock.h"
-#include "base/compat.h"
 #include "wait/queue.h"
 
 static volatile sig_atomic_t timed_out = false;	/* our timeout set the flag */

@@ -12,7 +12,6 @@
 #include "utils/builtins.h"
 
 #include "base/clock.h"
-#include "base/compat.h"
 #include "rules/rules.h"
 #include "wait/waiter.h"
 

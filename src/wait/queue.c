@@ -243,7 +243,6 @@ queue_join(text **resources, int nresources, const LeaseRequest *request, int64 
 
 		entry->hash = queue_hash(resources[i]);
 		entry->awaited = InvalidTransactionId;
-		entry->called_at = 0;
 		entry->known_end = NEVER;
 		pg_atomic_write_u32(&entry->state, TURN_QUEUED);
 		bucket = queue_lock(entry->hash);

@@ -221,7 +221,7 @@ next_watch(const Bucket *bucket, const Entry *own)
 	int			before = 0;
 
 	while ((entry = queue_next_in_line(bucket, entry, own->hash)) != own && before < MAX_WATCH_FACTOR)
-		before += !is_passed_over(entry);
+		before++;
 	return before == 0 ? NEVER : clock_monotonic() + handoff_timeout * INT64CONST(1000) * before;
 }
 
@@ -246,16 +246,17 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 	if (pg_atomic_read_u32(&waiter->news) == news_seen)
 	{
 		bool		stands_aside = state == TURN_ASIDE && entry_state(entry) != TURN_ASIDE;
+		bool		is_known = entry->awaited == refusal->transaction && entry_state(entry) != TURN_CALLED;
 
 		entry->awaited = open ? refusal->transaction : InvalidTransactionId;
 		/* A transaction may end at any time. A free lease belongs to waiters who hand on what they know. */
 		entry->known_end = open || refusal->open ? 0 : monotonic_time(refusal->held_until);
 		pg_atomic_write_u32(&entry->state, state);
-		if (open)
+		if (open && !is_known)	/* else two waiters could keep each other awake */
 			wake_sessions(bucket, entry->hash, SubTransGetTopmostTransaction(refusal->transaction));
 		if (stands_aside)
 			call_first(bucket, entry->hash, 0);
-		watch = stands_aside ? 0 : state == TURN_QUEUED ? next_watch(bucket, entry) : NEVER;
+		watch = stands_aside ? 0 : state == TURN_AWAY ? NEVER : next_watch(bucket, entry);
 	}
 	else if (entry_state(entry) == TURN_CALLED)
 		entry->called_at = clock_monotonic();	/* it has looked, and will look again */

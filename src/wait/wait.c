@@ -51,6 +51,7 @@ static struct
 {
 	bool		active;
 	Waiter	   *waiter;			/* NULL: this server has no queue */
+	bool		looks;			/* it is trying to get the lease */
 	int64		begun_at;
 	int64		deadline;
 	int64		lock_deadline;	/* of lock_timeout */
@@ -111,6 +112,7 @@ begin_look(void)
 {
 	uint32		away = TURN_AWAY;
 
+	my_wait.looks = true;
 	my_wait.next_watch = NEVER;
 	if (my_wait.waiter == NULL)
 		return;
@@ -162,9 +164,8 @@ wait_note_refusal(int which, const GrantOutcome *refusal)
 {
 	Waiter	   *waiter = my_wait.waiter;
 
-	/* A trigger may try another lease when lease_wait() commits before it sleeps. */
-	if (waiter == NULL || refusal->result == GRANTED || which >= waiter->info.nlines ||
-		waiter->entry[which].hash != queue_hash(refusal->resource))
+	/* A trigger may try a lease when lease_wait() commits before it sleeps. */
+	if (waiter == NULL || !my_wait.looks || refusal->result == GRANTED || which >= waiter->info.nlines)
 		return;
 	RACE_POINT("before a waiter tells its refusal");
 	my_wait.next_watch = Min(my_wait.next_watch,
@@ -253,21 +254,11 @@ wait_in_lock_manager(void *transaction)
 	store_wait_for(*(const TransactionId *) transaction);
 }
 
-/* Release a lock that was granted at the moment when our time was over. */
-static void
-release_transaction_lock(TransactionId xid)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_TRANSACTION(tag, xid);
-	if (TransactionIdIsValid(xid) && LockHeldByMe(&tag, ShareLock, false))
-		LockRelease(&tag, ShareLock, false);
-}
-
 /*
  * Wait in the lock manager until the conflicting transaction has ended, or
  * until it is time to check for a deadlock that the server cannot see. The
- * server always gets to check first.
+ * server always gets to check first. If the lock is granted when the time is
+ * over, we keep it. That harms nobody: its transaction has ended.
  */
 static void
 wait_behind_transaction(const GrantOutcome *refusal)
@@ -276,8 +267,7 @@ wait_behind_transaction(const GrantOutcome *refusal)
 	int64		check = Max(my_wait.next_check, clock_monotonic() + DeadlockTimeout * INT64CONST(2000));
 
 	RACE_POINT("before a waiter is away");
-	if (!lock_wait_until(Min(my_wait.ends_at, check), wait_in_lock_manager, &transaction))
-		release_transaction_lock(transaction);
+	lock_wait_until(Min(my_wait.ends_at, check), wait_in_lock_manager, &transaction);
 	check_client();
 }
 
@@ -287,6 +277,7 @@ wait_may_go_on(const GrantOutcome *refusal)
 {
 	Assert(my_wait.active && refusal->result != GRANTED);
 
+	my_wait.looks = false;
 	CHECK_FOR_INTERRUPTS();
 	if (clock_monotonic() >= my_wait.deadline)
 		return false;

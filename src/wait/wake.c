@@ -16,7 +16,6 @@
 #include "storage/ipc.h"
 
 #include "base/clock.h"
-#include "base/compat.h"
 #include "base/race.h"
 #include "base/sessions.h"
 #include "base/shared_memory.h"
