@@ -96,8 +96,11 @@ ROLLBACK;
 SELECT lease_token('free', 'ann') IS NULL AS still_free;
 
 -- statement_timeout ends a wait, and nothing is left behind
-SET statement_timeout = '100 ms';
+BEGIN;
+SET LOCAL statement_timeout = '100 ms';
 SELECT lease_acquire('door', '1 hour', 'ann', '1 hour');
+ROLLBACK;
+SET statement_timeout = '1 s';
 CALL lease_wait('door', '1 hour', 'ann', NULL);
 RESET statement_timeout;
 SELECT count(*) FROM lease_waiters;

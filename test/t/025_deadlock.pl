@@ -107,12 +107,13 @@ circle(3, 'lease_acquire', patient => 1);
 # them for one another's, is no deadlock.
 {
 	my @sessions = map { open_session($node) } 0, 1;
-	my $wait = 0.8 * slowness($node);
 
 	look($node, q{SELECT lease_acquire('r0', '1 hour', 'o'), lease_acquire('r1', '1 hour', 'o')});
-	send_to_wait($node, $sessions[0], wait_sql('lease_acquire', 'r0', 'o', "'$wait s'"));
-	send_to_wait($node, $sessions[1], wait_sql('lease_acquire', 'r1', 'o', "'$wait s'"));
-	is(answer($_), 'f', 'who waits for a lease of its own runs out of time') foreach @sessions;
+	send_to_wait($node, $sessions[0], wait_sql('lease_acquire', 'r0', 'o'));
+	send_to_short_wait($node, $sessions[1], sub { wait_sql('lease_acquire', 'r1', 'o', "'$_[0] ms'") }, in_queue(), first => 800);
+	is(answer($sessions[1]), 'f', 'who waits for a lease of its own runs out of time');
+	look($node, q{SELECT lease_release('r0', 'o')});
+	is(answer($sessions[0]), 't', 'or gets it');
 	look($node, q{SELECT lease_release_all('o')});
 	nothing_left($node, 'own lease');
 	$_->quit foreach @sessions;
@@ -122,11 +123,17 @@ circle(3, 'lease_acquire', patient => 1);
 # waits for.
 {
 	my @sessions = map { open_session($node) } 0, 1;
-	my $ttl = slowness($node);
+	my $wait = sub {
+		my ($ms) = @_;
 
-	look($node, qq{SELECT lease_acquire('r0', '1 hour', 'o0'), lease_acquire('r1', '$ttl s', 'o1')});
-	$sessions[$_]->query_safe("SET deadlock_timeout = '${ttl}500 ms'") foreach 0, 1;
-	send_to_wait($node, $sessions[0], wait_sql('lease_acquire', 'r1', 'o0'));
+		look($node, q{SELECT lease_release('r1', 'o0')});    # if it ran out too early
+		look($node, qq{SELECT lease_acquire('r1', '$ms ms', 'o1')});
+		$_->query_safe("SET deadlock_timeout = '" . ($ms + 500) . " ms'") foreach @sessions;
+		return wait_sql('lease_acquire', 'r1', 'o0');
+	};
+
+	look($node, q{SELECT lease_acquire('r0', '1 hour', 'o0')});
+	send_to_short_wait($node, $sessions[0], $wait, in_queue(), first => 1000);
 	send_to_wait($node, $sessions[1], wait_sql('lease_acquire', 'r0', 'o1'));
 	is(answer($sessions[0]), 't', 'a lease of the circle runs out before it is found');
 	stays($node, q{SELECT string_agg(owner, ',') FROM lease_waiters}, 'o1', 'the other one still waits');

@@ -18,7 +18,7 @@ plan skip_all => 'needs /proc of Linux' if !-e "/proc/$$/stat";
 
 my $node = start_waiting_node('idle', <<'CONF');
 max_connections = 330
-deadlock_timeout = 1min
+deadlock_timeout = 1h
 lease_lock.handoff_timeout = 1min
 CONF
 

@@ -13,6 +13,7 @@ use PostgreSQL::Test::Utils;
 use PurgeTest;
 use Test::More;
 use Time::HiRes qw(usleep);
+use WaitTest qw(stop_backend);
 
 my $node = start_purging_node('killed', "restart_after_crash = on\nmax_wal_size = 4GB\n");
 my $psql = sub { return $node->safe_psql('postgres', shift) };
@@ -30,7 +31,9 @@ sub kill_process
 	my $looks = 0;
 	my $pid;
 
-	until ($pid = $observer->query_safe("SELECT pid FROM pg_stat_activity WHERE $condition"))
+	# It is stopped first, since a worker may leave before it is killed.
+	until (($pid = $observer->query_safe("SELECT pid FROM pg_stat_activity WHERE $condition"))
+		&& eval { stop_backend($pid); -e "/proc/$pid/stat" })
 	{
 		# A worker may have removed all rows before we came to look.
 		add_ended($node, 'postgres', 200_000) if ++$looks % 1000 == 0;

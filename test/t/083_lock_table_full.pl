@@ -117,7 +117,7 @@ $open->query_safe('ROLLBACK');
 # A waiter whose turn comes then fails; it does not stay in the queue, and the
 # lease is not lost for the others.
 give_back_locks();
-my $ttl = 2 * slowness($node);
+my $ttl = 8 + 2 * slowness($node);
 is($user->query_safe("SELECT lease_acquire('brief', '$ttl s', 'a')"), 't', 'a lease that will expire');
 send_to_wait($node, $waiter{3}, q{SELECT lease_acquire('brief', '1 hour', 'w3', NULL)});
 send_to_wait($node, $waiter{4}, q{CALL lease_wait('brief', '1 hour', 'w4', NULL)});

@@ -11,6 +11,7 @@ use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 use WaitTest;
 
 my $connections = 24;
@@ -23,6 +24,15 @@ CONF
 $node->append_conf('postgresql.conf', "max_connections = $connections");
 $node->restart;
 
+# A backend of an earlier session may still be there when psql has ended.
+sub open_when_free
+{
+	my $session;
+
+	usleep(10_000) until $session = eval { open_session($node) };
+	return $session;
+}
+
 foreach my $round (1, 2)
 {
 	# One connection looks, one holds the lease, and the others wait for it. The
@@ -30,12 +40,12 @@ foreach my $round (1, 2)
 	# those has another place among the server's processes.
 	my @waiting;
 	look($node, 'SELECT 1');
-	my $holder = open_session($node);
+	my $holder = open_when_free();
 	is($holder->query_safe("SELECT lease_acquire('r', '1 hour', 'h')"), 't', "round $round: held");
 
 	foreach my $n (1 .. $connections - 2)
 	{
-		push @waiting, open_session($node);
+		push @waiting, open_when_free();
 		send_to_wait($node, $waiting[-1], "SELECT lease_acquire('r', '1 hour', 'w$n', NULL)");
 	}
 	is(look($node, "SELECT count(*), max(position) FROM lease_waiters"),

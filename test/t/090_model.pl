@@ -77,6 +77,7 @@ my $calls = 0;
 my $done = 0;
 my %count;
 my $failed = 0;
+my $ended_early;
 
 # More sequences than wanted, as long as an outcome is missing.
 sub goes_on
@@ -129,16 +130,18 @@ for (my $seed = $first; goes_on(); $seed += $batch)
 		$failed++;
 		diag("sequence $s (run it with MODEL_SEED=$s): $why") if $failed <= $shown;
 	}
-	last if $failed > $shown || $enough && time > $enough;
+	$ended_early = $enough && time > $enough;
+	last if $failed > $shown || $ended_early;
 }
 
 is($failed, 0, "the server answers what the model says, in $calls calls of $done sequences");
 
-# A run in which every request is refused would prove little.
+# A run in which every request is refused would prove little. On a slow machine the time may
+# be over before each outcome was seen.
 note(join ', ', map { "$_: $count{$_}" } sort keys %count);
 foreach my $what (LeaseModel::outcomes())
 {
-	ok($count{$what}, "among them: $what") if $done >= 1000;
+	ok($count{$what}, "among them: $what") if $done >= 1000 && !($ended_early && $done < 5000);
 }
 
 $node->stop;

@@ -160,7 +160,8 @@ foreach my $how ('gives up', 'cancelled', 'killed')
 	my $r = "writer $how";
 	my $writer = open_session($node);
 	my $pid = $writer->query_safe('SELECT pg_backend_pid()');
-	my $wait = $how eq 'gives up' ? "'" . slowness($node) . " s'" : 'NULL';
+	# Long enough for the readers to line up on a slow machine.
+	my $wait = $how eq 'gives up' ? "'10 s'" : 'NULL';
 
 	look($node, "SELECT acquire('shared', '$r', 'reader1', '0')");
 	send_sql($writer, "SELECT acquire('exclusive', '$r', 'writer', $wait)");

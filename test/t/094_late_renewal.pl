@@ -34,9 +34,15 @@ my %scripts = (
 	look => q{SELECT look();},
 );
 
-$node->pgbench('--no-vacuum --client=24 --jobs=2 --time=6', 0, [qr/number of failed transactions: 0 /], [qr/^$/], 'at the last moment', {
-	'share@3' => $scripts{share}, 'renew@5' => $scripts{renew}, 'exclude@1' => $scripts{exclude}, 'look@1' => $scripts{look}
-});
+# Again if a slow machine did not do everything.
+foreach (1 .. 10)
+{
+	unlink glob $node->basedir . '/{share,renew,exclude,look}*';
+	$node->pgbench('--no-vacuum --client=24 --jobs=2 --time=6', 0, [qr/number of failed transactions: 0 /], [qr/^$/], 'at the last moment', {
+		'share@3' => $scripts{share}, 'renew@5' => $scripts{renew}, 'exclude@1' => $scripts{exclude}, 'look@1' => $scripts{look}
+	});
+	last if $node->safe_psql('postgres', 'SELECT count(DISTINCT what) FROM done') == 3;
+}
 cmp_ok($node->safe_psql('postgres', "SELECT count(*) FROM done WHERE what = '$_'"), '>', 0, "done: $_") foreach 'share', 'renew', 'exclude';
 is($node->safe_psql('postgres', 'SELECT DISTINCT * FROM overlap ORDER BY token LIMIT 5'), '', 'no lease overlaps with another');
 

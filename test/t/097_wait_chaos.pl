@@ -4,8 +4,7 @@
 # the order of their arrival, and nobody waits for longer than it asked for.
 #
 # CHAOS_ROUNDS=n makes n rounds, CHAOS_SEED=n begins with that one.
-# CHAOS_SESSIONS=n and CHAOS_RESOURCES=n set how many there are, CHAOS_LATE=n
-# how many seconds too long a wait may be on a slow machine.
+# CHAOS_SESSIONS=n and CHAOS_RESOURCES=n set how many there are.
 use strict;
 use warnings;
 
@@ -34,10 +33,7 @@ fsync = off
 lease_lock.durable = off
 CONF
 
-my $slow = slowness($node);
-my $late = $ENV{CHAOS_LATE} // $slow;
-$node->append_conf('postgresql.conf', 'lease_lock.handoff_timeout = ' . 500 * $slow);
-$node->reload;
+my $handoff = 500 * slowness($node);
 
 $node->safe_psql('postgres', q{
 	CREATE UNLOGGED TABLE log (round int, resource text, owner text, wait interval, token bigint, waited interval);
@@ -156,13 +152,15 @@ sub wrong_order
 	my $expected = join(',', grep { $granted{$_} && !$stopped{$_} && $_ ne 'own' } @line);
 	my $got = join(',', grep { $in_line{$_} && !$stopped{$_} && $_ ne 'own' } @granted);
 
-	return $got eq $expected ? () : ("order of $resource", "expected $expected", "got      $got");
+	return $got eq $expected ? () : "order of $resource\nexpected $expected\ngot      $got";
 }
 
-# Test one round; returns what was wrong.
+# Test one round, in which a waiter has so many milliseconds to take the lease;
+# returns how many got it, and what was wrong.
 sub run_round
 {
-	my ($round) = @_;
+	my ($round, $handoff) = @_;
+
 	my $resources = $ENV{CHAOS_RESOURCES} // ($round % 3 ? 1 : 5);
 	my $holder = 'BEGIN; ' x ($round % 2);
 	my $session = open_session($node);
@@ -170,6 +168,7 @@ sub run_round
 	my $doomed_n = max(2, int($sessions / 16));
 	my ($released, %line, @wrong);
 
+	set_handoff($node, $handoff);
 	srand $round;
 	%disturbed = %stopped = ();
 	my @plan = sort { $a->[0] <=> $b->[0] } (
@@ -214,7 +213,7 @@ sub run_round
 	$session->quit;
 
 	push @wrong, wrong_order($round, $_, @{ $line{$_} }) foreach keys %line;
-	foreach my $row (split /\n/, look($node, "SELECT owner, waited, wait FROM log WHERE round = $round AND waited > wait + interval '$late s'"))
+	foreach my $row (split /\n/, look($node, "SELECT owner, waited, wait FROM log WHERE round = $round AND waited > wait + interval '$WaitTest::LIMIT s'"))
 	{
 		push @wrong, "waited too long: $row" if !$stopped{ (split /\|/, $row)[0] };
 	}
@@ -235,8 +234,15 @@ my $failed = 0;
 my $granted = 0;
 foreach my $round ($first .. $first + $rounds - 1)
 {
-	my ($n, @wrong) = run_round($round);
+	my ($n, @wrong) = run_round($round, $handoff);
 
+	# On a busy machine a waiter that was not stopped may be skipped, too.
+	if (@wrong && !grep { !/^order/ } @wrong)
+	{
+		note("CHAOS_SEED=$round, tried again with more time: ", join("\n", @wrong));
+		look($node, "DELETE FROM log WHERE round = $round");
+		($n, @wrong) = run_round($round, 8 * $handoff);
+	}
 	$granted += $n;
 	look($node, 'TRUNCATE log') if $round % 100 == 0;
 	note("round $round: $granted granted so far") if $round % 100 == 0;

@@ -69,6 +69,22 @@ sub flushed
 	return $was_flushed;
 }
 
+# Test that SQL does not flush. The WAL writer does every ten seconds, which may
+# be just then, but not three times in a row.
+sub not_flushed
+{
+	my ($sql, $name) = @_;
+	my $was_flushed = 't';
+
+	for (my $i = 0; $i < 3 && $was_flushed ne 'f'; $i++)
+	{
+		$was_flushed = flushed($sql);
+	}
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($was_flushed, 'f', $name);
+	return;
+}
+
 my $release = q{SELECT lease_release('a', 'o')};
 my $update = 'UPDATE t SET n = n + 1';
 my %lone = (
@@ -109,7 +125,7 @@ my %flushed = (
 
 # The first time, reading the catalogs may prune their pages, which is logged and counts as a write.
 flushed($lone{$_}) foreach sort keys %lone;
-is(flushed($lone{$_}), 'f', "$_: not flushed") foreach sort keys %lone;
+not_flushed($lone{$_}, "$_: not flushed") foreach sort keys %lone;
 is(flushed($flushed{$_}), 't', "$_: flushed") foreach sort keys %flushed;
 is($session->query_safe('SHOW synchronous_commit'), 'on', 'the setting is as before');
 
@@ -121,15 +137,15 @@ is($session->query_safe('SHOW synchronous_commit'), 'on', 'also after an error')
 $session->query_safe('SET lease_lock.flush_releases = on');
 is(flushed($release), 't', 'flush_releases = on: a release is flushed');
 $session->query_safe('SET synchronous_commit = off');
-is(flushed($release), 'f', 'flush_releases = on, synchronous_commit = off: it is not');
+not_flushed($release, 'flush_releases = on, synchronous_commit = off: it is not');
 $session->query_safe('RESET lease_lock.flush_releases');
 
 # With synchronous_commit = off, what must be flushed still is.
 is(flushed($flushed{$_}), 't', "synchronous_commit = off, $_: flushed")
   foreach 'a grant alone', 'a release, then a grant', 'a grant, then a release', 'a release and a renewal', 'a release and a transfer';
-is(flushed($update), 'f', 'synchronous_commit = off, an update alone: not flushed');
+not_flushed($update, 'synchronous_commit = off, an update alone: not flushed');
 $session->query_safe('SET lease_lock.durable = off');
-is(flushed($flushed{'a grant alone'}), 'f', 'durable = off, a grant alone: not flushed');
+not_flushed($flushed{'a grant alone'}, 'durable = off, a grant alone: not flushed');
 $session->query_safe('SET lease_lock.durable = local');
 is(flushed($flushed{'a grant alone'}), 't', 'durable = local, a grant alone: flushed');
 

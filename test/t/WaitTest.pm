@@ -23,6 +23,8 @@ our @EXPORT = qw(
   last_words
   send_to_wait
   send_to_short_wait
+  reset_settings
+  set_handoff
   in_queue
   in_lock_manager
   nothing_left
@@ -185,8 +187,41 @@ sub send_to_short_wait
 			continue_backend($pid);
 		}
 		note("$ms ms were not enough: ", answer($session));
+		reset_settings($session);
 	}
 	die 'never seen to wait: ' . $make_sql->('n');
+}
+
+# Take back the settings of a session. Its own statement_timeout may end even that:
+# then it is tried again.
+sub reset_settings
+{
+	my ($session) = @_;
+
+	do
+	{
+		$session->{stderr} = '';
+		$session->query('RESET ALL');
+	} while ($session->{stderr} =~ /57014/);
+	return;
+}
+
+# Set lease_lock.handoff_timeout to so many milliseconds, also for these sessions,
+# and for all new ones. A session that waits keeps the time that it had when its
+# statement began.
+sub set_handoff
+{
+	my ($node, $ms, @sessions) = @_;
+	my $is_set = "SELECT count(*) FROM pg_settings WHERE name = 'lease_lock.handoff_timeout' AND setting = '$ms'";
+
+	$node->append_conf('postgresql.conf', "lease_lock.handoff_timeout = $ms");
+	$node->reload;
+	usleep(5_000) until look($node, $is_set) == 1;
+	foreach my $session (@sessions)
+	{
+		usleep(5_000) until $session->query_safe($is_set) == 1;
+	}
+	return;
 }
 
 # Test that no waiter and no lock is left behind.

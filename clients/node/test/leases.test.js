@@ -91,8 +91,8 @@ everywhere('a wait ends with the release', async (leases) => {
 
 everywhere('renewal outlasts the ttl', async (leases) => {
   const slow = await slowness()
-  await leases.hold('long', { ttl: 6000 * slow }, async (lease) => {
-    for (let n = 0; n < 10; n++) {
+  await leases.hold('long', { ttl: 10_000 * slow }, async (lease) => {
+    for (let n = 0; n < 13; n++) {
       await sleep(800 * slow)
       assert(!lease.lost && (await isHeld('long')))
     }

@@ -24,11 +24,16 @@ sys.path.insert(0, str(CLIENTS / "python"))
 # Only so that a test that hangs ends: no test depends on speed.
 LONG = int(os.environ.get("PG_TEST_TIMEOUT_DEFAULT", "180"))
 
+reserved = []       # sockets, until the process ends
+
 
 def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    """While this socket is bound, the port is given to nobody who asks for any, but a server may listen on this one."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)      # as the server does
+    sock.bind(("127.0.0.1", 0))
+    reserved.append(sock)
+    return sock.getsockname()[1]
 
 
 def wait_until(condition, limit=LONG):

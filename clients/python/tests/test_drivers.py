@@ -23,7 +23,7 @@ def coordinator(server, slow):
     from lease_lock.tooz import LeaseDriver
 
     url = netutils.urlsplit(f"postgresql-lease://postgres@127.0.0.1:{server.port}/postgres"
-                            f"?ttl={6 * slow}&application_name=tooz")
+                            f"?ttl={10 * slow}&application_name=tooz")
     driver = LeaseDriver(b"member", url, parse_qs(url.query))
     driver.start()
     yield driver
@@ -37,7 +37,7 @@ def test_tooz_lock(server, slow, coordinator):
     with lock:
         assert lock.acquired and lock.is_still_owner() and is_held(server, "printer")
         assert not other.acquire(blocking=False) and not other.acquire(blocking=0.1) and not lock.acquire(blocking=False)
-        time.sleep(7 * slow)
+        time.sleep(11 * slow)
         assert lock.is_still_owner()        # longer than the ttl
         threading.Timer(0.5, lock.release).start()
         assert other.acquire()

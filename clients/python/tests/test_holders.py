@@ -17,7 +17,7 @@ from lease_lock import Leases
 from lease_lock._keeper import RENEW_AT
 
 ROUNDS = int(os.environ.get("LEASES_ROUNDS", "3"))
-TTL = 3 if "LEASES_ROUNDS" in os.environ else 9
+TTL = 3 if "LEASES_ROUNDS" in os.environ else 15     # a sixth of it is what the holder may be late
 
 
 def is_held(server, resource):

@@ -116,10 +116,10 @@ def go(folder):
 
 @pytest.mark.parametrize("language", [java, ruby, go])
 def test_page(server, proxy, slow, tmp_path, language):
-    command, ttl = language(tmp_path), 12 * slow
+    command, ttl = language(tmp_path), 15 * slow
     holder = Holder(command, server.dsn(proxy.port), ttl, ["page"], {})
     try:
-        for _ in range(28):
+        for _ in range(32):
             time.sleep(0.5 * slow)
             assert is_held(server, "page")
         lost_before_granted(server, holder, proxy, ["page"])

