@@ -40,7 +40,7 @@
 
 /*
  * The worker rests this many times as long as it worked, so it uses at most a
- * fifth of a processor.
+ * fifth of a processor, unless a batch takes long: it rests in its visit only.
  */
 #define REST_FACTOR			4
 
@@ -135,6 +135,7 @@ purge(Visit *visit)
 		int64		batch_begun_at = clock_monotonic();
 		BlockNumber nblocks = 0;
 		int64		rest;
+		int64		left;
 
 		begin_transaction();
 		visit->result = VISIT_LOCKED;
@@ -142,11 +143,14 @@ purge(Visit *visit)
 			nblocks = purge_batch(visit);
 		end_transaction();
 		rest = (clock_monotonic() - batch_begun_at) * REST_FACTOR;
-		if (visit->result != VISIT_UNFINISHED || clock_monotonic() + rest - begun_at >= VISIT_TIME)
+		left = begun_at + VISIT_TIME - clock_monotonic();
+		if (visit->result != VISIT_UNFINISHED || left <= 0)
 			return;
 
 		report_progress(visit->next_block, nblocks);
-		worker_nap(rest);
+		worker_nap(Min(rest, left));
+		if (rest >= left)
+			return;
 	}
 }
 

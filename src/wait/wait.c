@@ -258,7 +258,7 @@ wait_in_lock_manager(void *transaction)
  * Wait in the lock manager until the conflicting transaction has ended, or
  * until it is time to check for a deadlock that the server cannot see. The
  * server always gets to check first. If the lock is granted when the time is
- * over, we keep it. That harms nobody: its transaction has ended.
+ * over, we keep it. That harms nobody: who held it has ended.
  */
 static void
 wait_behind_transaction(const GrantOutcome *refusal)
