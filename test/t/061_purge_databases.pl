@@ -20,11 +20,10 @@ my $node = start_purging_node('databases', "max_wal_size = 4GB\nfsync = off\n");
 my $psql = sub { return $node->safe_psql('postgres', shift) };
 
 # Give the worker much to do in a database, and stop it in the middle, with a
-# batch behind it, while it rests: so it can leave as soon as it goes on.
+# batch behind it: while it rests between two batches, mostly.
 sub stop_worker_in
 {
 	my ($dbname, $add) = @_;
-	my $resting = worker_in($dbname) . q{ AND wait_event IN ('Extension', 'LeaseLockWorker')};
 
 	for my $attempt (1 .. 100)
 	{
@@ -33,11 +32,10 @@ sub stop_worker_in
 		$add ? $add->() : add_ended($node, $dbname, $many);
 		for my $look (1 .. 1000)
 		{
-			last if $pid = look($node, "SELECT pid FROM pg_stat_activity WHERE $resting");
+			last if $pid = look($node, 'SELECT pid FROM pg_stat_activity WHERE ' . worker_in($dbname) . ' AND wait_event IS NOT NULL');
 		}
 		next if !$pid || !eval { stop_backend($pid); 1 };
-		my $left = ask_beside_stopped($node, $dbname,
-			'SELECT count(*) ' . ended() . " AND EXISTS (SELECT FROM pg_stat_activity WHERE $resting)") // 0;
+		my $left = ask_beside_stopped($node, $dbname, 'SELECT count(*) ' . ended()) // 0;
 
 		return $pid if $left > $many / 2 && $left < $many;
 		continue_backend($pid);
