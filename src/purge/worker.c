@@ -142,12 +142,12 @@ purge(Visit *visit)
 		if (may_stay_in_database())
 			nblocks = purge_batch(visit);
 		end_transaction();
-		rest = (clock_monotonic() - batch_begun_at) * REST_FACTOR;
 		left = begun_at + VISIT_TIME - clock_monotonic();
 		if (visit->result != VISIT_UNFINISHED || left <= 0)
 			return;
 
 		report_progress(visit->next_block, nblocks);
+		rest = (clock_monotonic() - batch_begun_at) * REST_FACTOR;
 		worker_nap(Min(rest, left));
 		if (rest >= left)
 			return;

@@ -108,18 +108,17 @@ call_first(const Bucket *bucket, uint64 hash, int64 free_at)
 
 	if (entry == NULL || entry->waiter == MY_PROC_NUMBER)
 		return;					/* we know of our own change */
-	if (entry_state(entry) == TURN_AWAY)
+	if (entry_state(entry) != TURN_AWAY)	/* else it looks when its wait ends */
 	{
-		wake_sessions(bucket, hash, InvalidTransactionId);
-		return;					/* it looks when its wait ends */
+		entry->known_end = Min(entry->known_end, free_at);
+		if (alarm_of(entry) > free_at && alarm_of(entry) - free_at > ALARM_SLACK)
+		{
+			call(entry);
+			queue_wake(entry);
+			return;
+		}
 	}
-	entry->known_end = Min(entry->known_end, free_at);
-	if (alarm_of(entry) > free_at && alarm_of(entry) - free_at > ALARM_SLACK)
-	{
-		call(entry);
-		queue_wake(entry);
-	}
-	else if (TransactionIdIsValid(entry->awaited))
+	if (TransactionIdIsValid(entry->awaited))
 		wake_sessions(bucket, hash, InvalidTransactionId);
 }
 

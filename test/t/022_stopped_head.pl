@@ -58,6 +58,24 @@ sub ticks
 	return $fields[11] + $fields[12];
 }
 
+# The first waiter is stopped, and the lease is free: the second gets it. When the
+# first one goes on, it gets it, too.
+sub is_passed_over
+{
+	my ($name, $first, $second) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	becomes($node, "SELECT lease_token('r', '$second') > 0", 't', "$name: the second gets it")
+	  or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
+	is(answer($sessions[1]), 't', "$name: it was granted");
+	continue_backend($pids[0]);
+	is(look($node, "SELECT lease_release('r', '$second')"), 't', "$name: the lease is released");
+	is(answer($sessions[0]), 't', "$name: the first goes on, and gets it");
+	is(look($node, "SELECT lease_release('r', '$first')"), 't', "$name: and releases it");
+	nothing_left($node, $name);
+	return;
+}
+
 # Within its time the lease is kept for it.
 look($node, q{SELECT lease_acquire('r', '1 hour', 'holder')});
 wait_for_lease($_) foreach 0 .. 1;
@@ -166,14 +184,7 @@ nothing_left($node, 'first and last');
 	send_to_wait($node, $sessions[1], q{SELECT lease_acquire('r', '1 hour', 'o', NULL)});
 	stop_backend($pids[0]);
 	is(look($node, q{SELECT lease_release('r', 'o')}), 't', 'the first is stopped, the second stands aside, the lease is released');
-	becomes($node, q{SELECT lease_token('r', 'o') > 0}, 't', 'the second gets it')
-	  or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
-	is(answer($sessions[1]), 't', 'it was granted');
-	continue_backend($pids[0]);
-	is(look($node, q{SELECT lease_release('r', 'o')}), 't', 'the lease is released again');
-	is(answer($sessions[0]), 't', 'the first goes on, and gets it');
-	is(look($node, q{SELECT lease_release('r', 'w0')}), 't', 'and releases it');
-	nothing_left($node, 'aside');
+	is_passed_over('aside', 'w0', 'o');
 }
 
 # So it is behind one that stood aside when both looked last.
@@ -190,14 +201,7 @@ nothing_left($node, 'first and last');
 	becomes($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pids[0] AND " . in_queue(), 1, 'and waits for its turn now');
 	stop_backend($pids[0]);
 	is(look($node, q{SELECT lease_release('r', 'p')}), 't', 'it is stopped, and the lease is released');
-	becomes($node, q{SELECT lease_token('r', 'w1') > 0}, 't', 'the second gets it')
-	  or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
-	is(answer($sessions[1]), 't', 'it was granted');
-	continue_backend($pids[0]);
-	is(look($node, q{SELECT lease_release('r', 'w1')}), 't', 'the lease is released again');
-	is(answer($sessions[0]), 't', 'the first goes on, and gets it');
-	is(look($node, q{SELECT lease_release('r', 'o')}), 't', 'and releases it');
-	nothing_left($node, 'no longer aside');
+	is_passed_over('no longer aside', 'o', 'w1');
 }
 
 # The first one is stopped while it sleeps until the lease expires. Nobody calls
@@ -224,14 +228,7 @@ SKIP:
 		answer($_) foreach @sessions;
 		look($node, q{DELETE FROM lease_lock});
 	}
-	becomes($node, q{SELECT lease_token('r', 'w1') > 0}, 't', 'it is stopped, and the second one gets the lease')
-	  or look($node, q{SELECT pg_cancel_backend(pid) FROM lease_waiters});
-	is(answer($sessions[1]), 't', 'it was granted');
-	continue_backend($pids[0]);
-	is(look($node, q{SELECT lease_release('r', 'w1')}), 't', 'the lease is released');
-	is(answer($sessions[0]), 't', 'the first one goes on, and gets it');
-	is(look($node, q{SELECT lease_release('r', 'w0')}), 't', 'and releases it');
-	nothing_left($node, 'expired');
+	is_passed_over('it expires', 'w0', 'w1');
 }
 
 # The first is stopped and late, but the lease is not free. Those who watch look

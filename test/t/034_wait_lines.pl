@@ -151,67 +151,43 @@ SKIP:
 	$_->quit foreach @sessions;
 }
 
+# Wait for a resource, and run SQL in a deferred trigger at the commit before the sleep.
+look($node, q{
+	CREATE TABLE commits (do_sql text);
+	CREATE FUNCTION at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN EXECUTE NEW.do_sql; RETURN NULL; END $$;
+	CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON commits DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION at_commit();
+	CREATE PROCEDURE wait_and_do(resource text, do_sql text) LANGUAGE plpgsql AS $$
+	DECLARE
+		ok boolean;
+		token bigint;
+		expires timestamptz;
+	BEGIN
+		INSERT INTO commits VALUES (do_sql);
+		CALL lease_wait(resource, '1 hour', 'w', NULL, ok, token, expires);
+	END $$});
+
 # A waiter that was woken between its look and its sleep looks again. Here the
-# commit before the sleep waits for a lock, which uses up the set latch.
+# trigger waits for a lock, which uses up the set latch. And one that tries another
+# lease is not taken for the waiter: that would count as away, for the other transaction.
+foreach (
+	[ 'woken after its look', q{SELECT pg_advisory_xact_lock(1)}, q{SELECT pg_advisory_xact_lock(1)}, in_lock_manager() ],
+	[ 'a trigger tries another', q{SELECT lease_acquire('other', '1 hour', 't')}, q{SELECT lease_acquire('other', '1 hour', 'open')}, in_queue() ])
 {
-	my ($waiter, $gate) = map { open_session($node) } 1, 2;
-	my $pid;
-
-	look($node, q{
-		CREATE TABLE gate ();
-		CREATE FUNCTION pass() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$;
-		CREATE CONSTRAINT TRIGGER pass AFTER INSERT ON gate DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pass();
-		CREATE PROCEDURE wait_at_gate() LANGUAGE plpgsql AS $$
-		DECLARE
-			ok boolean;
-			token bigint;
-			expires timestamptz;
-		BEGIN
-			INSERT INTO gate DEFAULT VALUES;
-			CALL lease_wait('woken', '1 hour', 'w', NULL, ok, token, expires);
-		END $$;
-		SELECT lease_acquire('woken', '1 hour', 'holder')});
-	$gate->query_safe('SELECT pg_advisory_lock(1)');
-	$pid = send_to_wait($node, $waiter, 'CALL wait_at_gate()', in_lock_manager());
-	is(look($node, q{SELECT lease_release('woken', 'holder')}), 't', 'woken after its look: the lease is released');
-	$gate->query_safe('SELECT pg_advisory_unlock(1)');
-	becomes($node, q{SELECT owner FROM lease_status WHERE resource = 'woken'}, 'w', 'woken after its look: it looks again')
-	  or look($node, "SELECT pg_cancel_backend($pid)");
-	answer($waiter);
-	look($node, q{SELECT lease_release_all('w')});
-	nothing_left($node, 'woken after its look');
-	$_->quit foreach $waiter, $gate;
-}
-
-# A trigger that tries another lease, at the commit before the sleep, is not
-# taken for the waiter: that would count as away, for the other transaction.
-{
+	my ($name, $at_commit, $before, $place) = @$_;
 	my ($waiter, $other) = map { open_session($node) } 1, 2;
 	my $pid;
 
-	look($node, q{
-		CREATE TABLE tries ();
-		CREATE FUNCTION try() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM lease_acquire('other', '1 hour', 't'); RETURN NULL; END $$;
-		CREATE CONSTRAINT TRIGGER try AFTER INSERT ON tries DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION try();
-		CREATE PROCEDURE wait_and_try() LANGUAGE plpgsql AS $$
-		DECLARE
-			ok boolean;
-			token bigint;
-			expires timestamptz;
-		BEGIN
-			INSERT INTO tries DEFAULT VALUES;
-			CALL lease_wait('tried', '1 hour', 'w', NULL, ok, token, expires);
-		END $$;
-		SELECT lease_acquire('tried', '1 hour', 'holder')});
-	$other->query_safe(q{BEGIN; SELECT lease_acquire('other', '1 hour', 'open')});
-	$pid = send_to_wait($node, $waiter, 'CALL wait_and_try()');
-	is(look($node, q{SELECT lease_release('tried', 'holder')}), 't', 'a trigger tries another: the lease is released');
-	becomes($node, q{SELECT owner FROM lease_status WHERE resource = 'tried'}, 'w', 'a trigger tries another: the waiter gets its lease')
+	look($node, qq{SELECT lease_acquire('$name', '1 hour', 'holder')});
+	$other->query_safe("BEGIN; $before");
+	$pid = send_to_wait($node, $waiter, "CALL wait_and_do('$name', \$\$$at_commit\$\$)", $place);
+	is(look($node, qq{SELECT lease_release('$name', 'holder')}), 't', "$name: the lease is released");
+	$other->query_safe('ROLLBACK') if $place eq in_lock_manager();
+	becomes($node, "SELECT owner FROM lease_status WHERE resource = '$name'", 'w', "$name: the waiter gets it")
 	  or look($node, "SELECT pg_cancel_backend($pid)");
 	answer($waiter);
-	$other->query_safe('ROLLBACK');
+	$other->query_safe('ROLLBACK') if $place ne in_lock_manager();
 	look($node, q{SELECT lease_release_all('w')});
-	nothing_left($node, 'a trigger tries another');
+	nothing_left($node, $name);
 	$_->quit foreach $waiter, $other;
 }
 
