@@ -219,15 +219,11 @@ static int64
 next_watch(const Bucket *bucket, const Entry *own)
 {
 	Entry	   *entry = NULL;
-	bool		is_first = true;
 	int			before = 0;
 
 	while ((entry = queue_next_in_line(bucket, entry, own->hash)) != own && before < MAX_WATCH_FACTOR)
-	{
-		before += !is_passed_over(entry);
-		is_first = false;
-	}
-	return is_first ? NEVER : clock_monotonic() + handoff_timeout * INT64CONST(1000) * Max(before, 1);
+		before++;
+	return before == 0 ? NEVER : clock_monotonic() + handoff_timeout * INT64CONST(1000) * before;
 }
 
 /*

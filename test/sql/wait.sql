@@ -100,7 +100,7 @@ BEGIN;
 SET LOCAL statement_timeout = '100 ms';
 SELECT lease_acquire('door', '1 hour', 'ann', '1 hour');
 ROLLBACK;
-SET statement_timeout = '1 s';
+SET statement_timeout = '3 s';
 CALL lease_wait('door', '1 hour', 'ann', NULL);
 RESET statement_timeout;
 SELECT count(*) FROM lease_waiters;

@@ -102,7 +102,7 @@ sub interrupt
 	}
 	else
 	{
-		reset_settings($session);
+		$how eq 'statement_timeout' ? reset_settings($session) : $session->query_safe('RESET ALL');
 	}
 	send_to_wait($node, $session, "SELECT lease_acquire('$name', '1 hour', 'again', '1 h')", $place{where});
 	$blocker->query_safe($place{free});

@@ -101,7 +101,7 @@ foreach my $call ('lease_acquire', 'lease_wait')
 				}, $place);
 			look($node, "SELECT $do($pid)") if $do !~ /^SET/;
 			like(answer($sessions[1]), qr/ERROR:  $state/, "$call at $where: $do");
-			reset_settings($sessions[1]);
+			$do =~ /statement_timeout/ ? reset_settings($sessions[1]) : $sessions[1]->query_safe('RESET ALL');
 			is(look($node, "SELECT count(*) FROM pg_locks WHERE pid = $pid"), 0, "$call at $where, $do: no lock is left");
 		}
 		my $victim = open_session($node);

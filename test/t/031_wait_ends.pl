@@ -45,7 +45,7 @@ sub at_the_same_moment
 	becomes($node, "$active$pid", 0, "$name: the wait ends")
 	  or look($node, "SELECT pg_cancel_backend($pid)");
 	like(answer($session), $way{says}, "$name: and says why");
-	reset_settings($session);
+	($way{set} // '') =~ /statement_timeout/ ? reset_settings($session) : $session->query_safe('RESET ALL');
 	is($session->query_safe('SELECT 1'), 1, "$name: the session goes on");
 	$holder->query_safe('ROLLBACK');
 	nothing_left($node, $name);
@@ -137,23 +137,25 @@ foreach my $others ('waiters', 'a try')
 	$_->quit foreach $holder, @sessions;
 }
 
-# As long as the transaction runs, the waiter keeps its turn, stopped or not. If it
-# takes too long to come afterwards, this is tried with twice the time.
+# As long as the transaction runs, the waiter keeps its turn, stopped or not. Its
+# time begins when the next one finds the lease free. If it takes too long to come
+# then, this is tried with twice the time.
 for (my $handoff = 500 * $slow;; $handoff *= 2)
 {
 	my $holder = open_session($node);
 	my $first = open_session($node);
 	my $second = open_session($node);
-	my $pid;
+	my ($pid, $next);
 
 	set_handoff($node, $handoff, $first, $second);
 	$holder->query_safe(q{BEGIN; SELECT lease_acquire('excused', '1 hour', 'holder')});
 	$pid = send_to_wait($node, $first, q{SELECT lease_acquire('excused', '1 hour', 'w0', NULL)}, in_lock_manager());
-	send_to_wait($node, $second, q{SELECT lease_acquire('excused', '1 hour', 'w1', NULL)}, in_lock_manager());
+	$next = send_to_wait($node, $second, q{SELECT lease_acquire('excused', '1 hour', 'w1', NULL)}, in_lock_manager());
 	stop_backend($pid);
 	look($node, "SELECT pg_sleep(3 * $handoff / 1000.0)");
-	continue_backend($pid);
 	$holder->query_safe('ROLLBACK');
+	becomes($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $next AND (state = 'idle' OR " . in_queue() . ')', 1, 'the next one has looked');
+	continue_backend($pid);
 	becomes($node, q{SELECT count(*) FROM lease_status WHERE resource = 'excused'}, 1, 'the transaction ends, and a waiter gets the lease');
 	my $owner = look($node, q{SELECT owner FROM lease_status WHERE resource = 'excused'});
 	look($node, "SELECT lease_release('excused', '$owner')");

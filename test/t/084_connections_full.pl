@@ -27,9 +27,14 @@ $node->restart;
 # A backend of an earlier session may still be there when psql has ended.
 sub open_when_free
 {
+	my $end = time + $WaitTest::LIMIT;
 	my $session;
 
-	usleep(10_000) until $session = eval { open_session($node) };
+	until ($session = eval { open_session($node) })
+	{
+		die "no connection is free: $@" if time > $end;
+		usleep(10_000);
+	}
 	return $session;
 }
 

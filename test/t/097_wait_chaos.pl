@@ -110,10 +110,11 @@ sub start_waiters
 # Owners that were disturbed, and when to continue which backend.
 my (%disturbed, %stopped, %continue_at);
 
-# Cancel, terminate or stop a waiter: often one that has its turn.
+# Cancel, terminate or stop a waiter: often one that has its turn. Of those that
+# are stopped, some are skipped, and some are not.
 sub disturb
 {
-	my ($how) = @_;
+	my ($how, $handoff) = @_;
 	my $which = rand(2) < 1 ? 'position' : 'random()';
 	my ($owner, $pid) = split /\|/, look($node, "SELECT owner, pid FROM lease_waiters ORDER BY $which LIMIT 1");
 
@@ -122,7 +123,7 @@ sub disturb
 	{
 		$stopped{$owner} = 1;
 		return if !eval { stop_backend($pid); 1 };
-		$continue_at{$pid} = time + rand(0.8);
+		$continue_at{$pid} = time + rand(1.6 * $handoff / 1000);
 	}
 	$disturbed{$owner} = 1 if $how =~ /cancel|terminate/;
 	kill('INT', $pid) if $how =~ /cancel/;
@@ -155,12 +156,11 @@ sub wrong_order
 	return $got eq $expected ? () : "order of $resource\nexpected $expected\ngot      $got";
 }
 
-# Test one round, in which a waiter has so many milliseconds to take the lease;
-# returns how many got it, and what was wrong.
+# Test one round, in which a waiter has so many milliseconds to take the lease, and
+# twice that to find out that its time is over; returns how many got it, and what was wrong.
 sub run_round
 {
 	my ($round, $handoff) = @_;
-
 	my $resources = $ENV{CHAOS_RESOURCES} // ($round % 3 ? 1 : 5);
 	my $holder = 'BEGIN; ' x ($round % 2);
 	my $session = open_session($node);
@@ -184,7 +184,7 @@ sub run_round
 	{
 		my $passed = time - $begun;
 
-		disturb((shift @plan)->[1]) while @plan && $plan[0][0] <= $passed && $main;
+		disturb((shift @plan)->[1], $handoff) while @plan && $plan[0][0] <= $passed && $main;
 		continue_stopped();
 		if ($doomed && $doomed_at <= $passed)
 		{
@@ -213,7 +213,7 @@ sub run_round
 	$session->quit;
 
 	push @wrong, wrong_order($round, $_, @{ $line{$_} }) foreach keys %line;
-	foreach my $row (split /\n/, look($node, "SELECT owner, waited, wait FROM log WHERE round = $round AND waited > wait + interval '$WaitTest::LIMIT s'"))
+	foreach my $row (split /\n/, look($node, "SELECT owner, waited, wait FROM log WHERE round = $round AND waited > wait + 2 * interval '$handoff ms'"))
 	{
 		push @wrong, "waited too long: $row" if !$stopped{ (split /\|/, $row)[0] };
 	}
@@ -236,8 +236,8 @@ foreach my $round ($first .. $first + $rounds - 1)
 {
 	my ($n, @wrong) = run_round($round, $handoff);
 
-	# On a busy machine a waiter that was not stopped may be skipped, too.
-	if (@wrong && !grep { !/^order/ } @wrong)
+	# On a busy machine a waiter that was not stopped may be skipped, too, or late.
+	if (@wrong && !grep { !/^(order|waited too long)/ } @wrong)
 	{
 		note("CHAOS_SEED=$round, tried again with more time: ", join("\n", @wrong));
 		look($node, "DELETE FROM log WHERE round = $round");

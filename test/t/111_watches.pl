@@ -269,12 +269,12 @@ $sql->("SELECT lease_release('exp/released', 'ann')");
 $node->append_conf('postgresql.conf', "lease_lock.purge_interval = '1 s'");
 $node->reload;
 wait_for_round();
-$sql->("SELECT lease_acquire('exp/1', '3 s', 'ann')");
+$sql->("SELECT lease_acquire('exp/1', '5 s', 'ann')");
 is(told_soon(), 'expired exp/1', 'expired');
 
 # It is told once, although the worker comes again and again to a row that it cannot remove.
 my $locker = open_session($node);
-$sql->("SELECT lease_acquire('exp/2', '3 s', 'ann')");
+$sql->("SELECT lease_acquire('exp/2', '5 s', 'ann')");
 $locker->query_safe('BEGIN; LOCK TABLE lease_lock IN SHARE MODE');
 is(told_soon(), 'expired exp/2', 'expired while the table is locked');
 wait_for_round() for 1 .. 3;

@@ -192,8 +192,8 @@ sub send_to_short_wait
 	die 'never seen to wait: ' . $make_sql->('n');
 }
 
-# Take back the settings of a session. Its own statement_timeout may end even that:
-# then it is tried again.
+# Take back the settings of a session that has a short statement_timeout. That may
+# end even this: then it is tried again.
 sub reset_settings
 {
 	my ($session) = @_;
@@ -202,7 +202,8 @@ sub reset_settings
 	{
 		$session->{stderr} = '';
 		$session->query('RESET ALL');
-	} while ($session->{stderr} =~ /57014/);
+	} while ($session->{stderr} =~ /57014: .*statement timeout/);
+	die $session->{stderr} if $session->{stderr} ne '';
 	return;
 }
 

@@ -19,6 +19,7 @@ for (const resource of resources) {
   all.push(leases)
   const lease = await leases.hold(resource, {
     ttl: Number(ttl) * 1000,
+    wait: 60_000, // patience with a slow machine: the lease is free
     onLost: () => console.log('lost', resource, os.uptime() + 0.01),
   })
   console.log('held', resource, String(lease.token))

@@ -6,6 +6,8 @@ import time
 
 from lease_lock import Leases
 
+PATIENCE = 60      # with a slow machine: the leases are free
+
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
@@ -14,6 +16,6 @@ def lost(lease):
 
 
 for resource in sys.argv[3:]:
-    lease = Leases(sys.argv[1]).hold(resource, ttl=float(sys.argv[2]), on_lost=lost)
+    lease = Leases(sys.argv[1]).hold(resource, ttl=float(sys.argv[2]), wait=PATIENCE, on_lost=lost)
     print("held", resource, lease.token, flush=True)
 sys.stdin.read()
