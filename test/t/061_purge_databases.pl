@@ -19,26 +19,28 @@ my $many = 50_000;
 my $node = start_purging_node('databases', "max_wal_size = 4GB\nfsync = off\n");
 my $psql = sub { return $node->safe_psql('postgres', shift) };
 
-# Give the worker much to do in a database, and stop it in the middle, with a
-# batch behind it: while it rests between two batches, mostly.
+# Give the worker much to do in a database, and stop it while it rests between
+# two of its first batches.
 sub stop_worker_in
 {
 	my ($dbname, $add) = @_;
 
 	for my $attempt (1 .. 100)
 	{
-		my $pid;
+		my $left = $many;
 
 		$add ? $add->() : add_ended($node, $dbname, $many);
-		for my $look (1 .. 1000)
+		for (my $looks = 0; $looks < 1000 && $left > $many / 2; $looks++)
 		{
-			last if $pid = look($node, 'SELECT pid FROM pg_stat_activity WHERE ' . worker_in($dbname) . ' AND wait_event IS NOT NULL');
-		}
-		next if !$pid || !eval { stop_backend($pid); 1 };
-		my $left = ask_beside_stopped($node, $dbname, 'SELECT count(*) ' . ended()) // 0;
+			my $pid = look($node, 'SELECT pid FROM pg_stat_activity WHERE ' . worker_in($dbname));
+			next if !$pid || !eval { stop_backend($pid); 1 };
+			my $answer = ask_beside_stopped($node, $dbname, 'SELECT count(*), '
+				. "NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid AND xact_start IS NOT NULL) " . ended());
+			($left, my $rests) = split /\|/, $answer if $answer;
 
-		return $pid if $left > $many / 2 && $left < $many;
-		continue_backend($pid);
+			return $pid if $left > $many / 2 && $left < $many && $rests eq 't';
+			continue_backend($pid);
+		}
 		$node->safe_psql($dbname, 'TRUNCATE lease_lock');
 	}
 	die "no worker in $dbname";
