@@ -20,19 +20,25 @@ my $node = start_purging_node('databases', "max_wal_size = 4GB\nfsync = off\n");
 my $psql = sub { return $node->safe_psql('postgres', shift) };
 
 # Give the worker much to do in a database, and stop it while it rests between
-# two of its first batches.
+# two of its first batches. The pages are full, but for those that are purged, and
+# the last one.
 sub stop_worker_in
 {
-	my ($dbname, $add) = @_;
+	my ($dbname) = @_;
 
 	for my $attempt (1 .. 100)
 	{
 		my $left = $many;
 
-		$add ? $add->() : add_ended($node, $dbname, $many);
+		switch_off($node);
+		$node->safe_psql($dbname, 'TRUNCATE lease_lock');
+		add_ended($node, $dbname, $many);
+		add_ended($node, $dbname, $many + 200);
+		look($node, q{ALTER SYSTEM SET lease_lock.purge_interval = '100ms'});
+		look($node, 'SELECT pg_reload_conf()');
 		for (my $looks = 0; $looks < 1000 && $left > $many / 2; $looks++)
 		{
-			my $pid = look($node, 'SELECT pid FROM pg_stat_activity WHERE ' . worker_in($dbname));
+			my $pid = look($node, 'SELECT pid FROM pg_stat_activity WHERE ' . worker_in($dbname) . q{ AND query LIKE 'purging%' AND xact_start IS NULL});
 			next if !$pid || !eval { stop_backend($pid); 1 };
 			my $answer = ask_beside_stopped($node, $dbname, 'SELECT count(*), '
 				. "NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid AND xact_start IS NOT NULL) " . ended());
@@ -41,7 +47,6 @@ sub stop_worker_in
 			return $pid if $left > $many / 2 && $left < $many && $rests eq 't';
 			continue_backend($pid);
 		}
-		$node->safe_psql($dbname, 'TRUNCATE lease_lock');
 	}
 	die "no worker in $dbname";
 }
@@ -70,17 +75,10 @@ sub run_beside_worker
 	return;
 }
 
-# A row that moves to a block that the worker has left is not forgotten. The
-# pages are full, but for those that are purged and vacuumed, and the last one. So
-# there is room for one more version of the row beside it, and not for two. Each
-# try has a worker of its own: an earlier one would go on in the middle of the table.
-my $worker = stop_worker_in('postgres', sub {
-	switch_off($node);
-	$psql->('TRUNCATE lease_lock');
-	add_ended($node, 'postgres', $many);
-	add_ended($node, 'postgres', $many + 200);
-	set_and_reload($node, 'lease_lock.purge_interval', '100ms');
-});
+# A row that moves to a block that the worker has left is not forgotten. There is
+# room for one more version of the row beside it, and not for two; then it goes to
+# a page that is purged and vacuumed.
+my $worker = stop_worker_in('postgres');
 my $block = q{SELECT (ctid::text::point)[0] FROM lease_lock WHERE resource = 'held'};
 my $block_before = $psql->($block);
 $psql->('VACUUM lease_lock');
