@@ -58,6 +58,7 @@ TRUNCATE lease_lock;
 SELECT count(*) FROM generate_series(1, 200) AS i WHERE lease_acquire_shared('r', '1 hour', 'o' || i);
 SELECT clock_moves('2 hours');
 SELECT lease_acquire('r', '1 hour', 'writer'), lease_release('r', 'writer');
+SELECT DISTINCT can_still('r', 'o' || i) FROM generate_series(1, 200) AS i;
 CREATE FUNCTION rows_written(statement text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	before bigint := pg_stat_get_xact_tuples_updated('lease_lock'::regclass);

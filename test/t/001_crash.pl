@@ -16,7 +16,7 @@ use Test::More;
 my $clients = 4;
 my $leases = 5000;
 
-# No background process writes WAL: what a commit does not flush is lost.
+# No background process writes WAL: what a commit does not write is lost.
 my $node = start_node('crash', <<'CONF');
 synchronous_commit = off
 wal_writer_delay = 10s

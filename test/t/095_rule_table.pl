@@ -33,7 +33,7 @@ sub lease
 # All states of a row.
 sub all_states
 {
-	my @locks = ({}, { lock => 'KEY SHARE' }, { lock => 'UPDATE' });
+	my @locks = map { $_ ? { lock => $_ } : {} } undef, 'KEY SHARE', 'SHARE', 'NO KEY UPDATE', 'UPDATE';
 	my @grants = map { { after => lease('held', $_) } } 'me', 'other';
 	my @states = map { { before => $absent, %$_ } } {}, { after => $free }, @grants;
 
@@ -84,6 +84,14 @@ sub in_the_way
 	return $row->{before}{state} =~ /^(held|delayed|kept)$/ || $row->{before}{state} eq 'expired' && $row->{lock};
 }
 
+# A renewal writes no key, so it can be written beside FOR KEY SHARE.
+sub stops_renewal
+{
+	my ($row) = @_;
+
+	return $row->{lock} && $row->{lock} ne 'KEY SHARE';
+}
+
 sub is_exclusive
 {
 	my ($row) = @_;
@@ -117,7 +125,7 @@ sub is_granted
 	if ($request->{mode} eq 'exclusive')
 	{
 		# its own again; else alone, in a row that nobody is changing or locking
-		return $request->{reentrant} && ($exclusive->{lock} // '') ne 'UPDATE' if $exclusive && is_mine($exclusive);
+		return $request->{reentrant} && !stops_renewal($exclusive) if $exclusive && is_mine($exclusive);
 		return 0 if grep { in_the_way($_) } @rows;
 		return !$exclusive || !$exclusive->{after} && !$exclusive->{lock};
 	}
@@ -126,7 +134,7 @@ sub is_granted
 	return 0 if $exclusive && in_the_way($exclusive);
 	if (my ($mine) = grep { is_mine($_) } @others)
 	{
-		return $request->{reentrant} && $mine->{mode} eq $request->{mode} && ($mine->{lock} // '') ne 'UPDATE';
+		return $request->{reentrant} && $mine->{mode} eq $request->{mode} && !stops_renewal($mine);
 	}
 	return 0 if grep { may_be_mine($_) } @others;
 	return $request->{mode} eq 'shared' || (grep { in_the_way($_) } @others) < $request->{permits};
@@ -155,7 +163,7 @@ sub answer
 		return 'no' if !$held;
 		return $row->{after} && !$row->{renewed} || $lock eq 'UPDATE' ? 'waits' : 'yes';
 	}
-	return 'waits' if $row->{after} || ($call eq 'renew' ? $lock eq 'UPDATE' : $lock);
+	return 'waits' if $row->{after} || ($call eq 'renew' ? stops_renewal($row) : $lock);
 	return $call eq 'release' || $held ? 'yes' : 'no';
 }
 
