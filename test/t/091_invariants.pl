@@ -1,4 +1,4 @@
-# 16 sessions acquire, share, renew, transfer, release, break and roll back leases
+# 16 sessions acquire, share, renew, shorten, transfer, downgrade, release, break and roll back leases
 # of all modes on a few resources, with and without waiting. The log of what was
 # committed keeps all promises.
 #

@@ -14,7 +14,7 @@ use Test::More;
 our @EXPORT = qw(set_up_log run_sessions check_log);
 
 # Everything that the sessions do.
-my @outcomes = (qw(all any break exclusive extend permit purge shared), 'give', 'give all', 'hand over');
+my @outcomes = (qw(all any break downgrade exclusive extend permit purge shared shorten), 'give', 'give all', 'hand over');
 
 my $functions = q{
 -- Leases, and how they ended. The time until which a lease keeps others out
@@ -22,7 +22,7 @@ my $functions = q{
 -- time.
 CREATE TABLE granted (token bigint PRIMARY KEY, resource text, slot int, mode "char", permits int, owner text,
 	granted_at timestamptz, expires_at timestamptz, lock_delay interval, transferred boolean);
-CREATE TABLE extended (token bigint, expires_at timestamptz);
+CREATE TABLE extended (n bigint GENERATED ALWAYS AS IDENTITY, token bigint, expires_at timestamptz);	-- or shortened
 CREATE TABLE ended (token bigint PRIMARY KEY, given_back_at timestamptz, free_at timestamptz);
 CREATE TABLE tried (what text, done boolean);
 
@@ -34,8 +34,9 @@ LANGUAGE sql AS $$
 	ON CONFLICT DO NOTHING;
 $$;
 
+-- Two transactions that write the same lease write it, and log it, in the same order.
 CREATE FUNCTION note_extended(r text, o text) RETURNS void LANGUAGE sql AS $$
-	INSERT INTO extended SELECT token, expires_at FROM lease_lock
+	INSERT INTO extended (token, expires_at) SELECT token, expires_at FROM lease_lock
 	WHERE resource = r AND owner = o AND xmin = pg_current_xact_id()::xid;
 $$;
 
@@ -73,7 +74,7 @@ DECLARE
 	o text := one_of('a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j');
 	ttl interval := CASE WHEN random() < 0.3 THEN interval '1 h' ELSE random() * interval '4 ms' END + interval '1 us';
 	what text := one_of('get', 'get', 'get', 'get', 'get', 'get', 'get', 'all', 'any', 'give', 'give', 'give', 'give', 'give all',
-		'extend', 'hand over', 'break', 'purge');
+		'extend', 'shorten', 'downgrade', 'hand over', 'break', 'purge');
 	mode text := CASE kind
 		WHEN 'only' THEN 'exclusive'
 		WHEN 'shared' THEN one_of('shared', 'shared', 'shared', 'exclusive')
@@ -88,9 +89,9 @@ DECLARE
 	begun timestamptz;
 BEGIN
 	IF what NOT IN ('get', 'all', 'any') THEN
-		-- choose an owner that has a lease, as far as we know
-		SELECT l.owner, l.resource INTO o, r FROM lease_lock AS l WHERE owner IS NOT NULL AND (l.resource = kind OR random() < 0.2)
-			ORDER BY random() LIMIT 1;
+		-- choose a lease that somebody has, as far as we know
+		SELECT l.owner, l.resource, CASE l.mode WHEN 's' THEN 'shared' ELSE 'exclusive' END INTO o, r, mode
+			FROM lease_lock AS l WHERE owner IS NOT NULL AND (l.resource = kind OR random() < 0.2) ORDER BY random() LIMIT 1;
 		IF NOT FOUND THEN
 			RETURN;
 		END IF;
@@ -145,6 +146,14 @@ BEGIN
 	WHEN 'extend' THEN
 		done := lease_renew(r, ttl, o);
 		PERFORM note_extended(r, o);
+	WHEN 'shorten' THEN	-- by chance; a lease that has expired meanwhile is granted again
+		done := granted FROM lease_request(r, ttl, o, mode => mode, if_own => 'renew');
+		PERFORM note_granted(ARRAY[r], o, NULL);
+		PERFORM note_extended(r, o);
+	WHEN 'downgrade' THEN
+		done := lease_downgrade(r, o) IS NOT NULL;
+		PERFORM note_ended(r, begun);
+		PERFORM note_granted(ARRAY[r], o, NULL);
 	WHEN 'hand over' THEN
 		BEGIN
 			done := lease_transfer(r, o, o || '!') IS NOT NULL;
@@ -189,11 +198,11 @@ WITH l AS (
 	SELECT g.*, CASE WHEN lead(transferred) OVER w THEN lead(granted_at) OVER w END AS handed_over_at
 	FROM granted AS g WINDOW w AS (PARTITION BY resource, slot ORDER BY token)
 ), e AS (
-	SELECT token, max(expires_at) AS expires_at FROM extended GROUP BY token
+	SELECT DISTINCT ON (token) token, expires_at FROM extended ORDER BY token, n DESC
 )
 SELECT l.token, resource, slot, mode, permits, owner, granted_at,
-	least(greatest(l.expires_at, e.expires_at), given_back_at, handed_over_at) AS held_until,
-	least(coalesce(free_at, greatest(l.expires_at, e.expires_at) + lock_delay), handed_over_at) AS free_at
+	least(coalesce(e.expires_at, l.expires_at), given_back_at, handed_over_at) AS held_until,
+	least(coalesce(free_at, coalesce(e.expires_at, l.expires_at) + lock_delay), handed_over_at) AS free_at
 FROM l LEFT JOIN e USING (token) LEFT JOIN ended USING (token);
 
 CREATE VIEW beside_exclusive AS
