@@ -12,9 +12,6 @@
 #include "fmgr.h"
 #include "utils/guc.h"
 
-#include "base/clock.h"
-#include "base/race.h"
-#include "base/sessions.h"
 #include "change/change.h"
 #include "guard/guard.h"
 #include "lease/lease.h"

@@ -10,7 +10,7 @@
 
 #include "fmgr.h"
 
-#include "base/types.h"
+#include "base/base.h"
 
 /* Resources, in the order given and sorted. */
 typedef struct Resources

@@ -15,9 +15,6 @@
 #include "utils/timestamp.h"
 
 #include "api/api.h"
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/privileges.h"
 #include "grant/grant.h"
 
 PG_FUNCTION_INFO_V1(lease_acquire);

@@ -10,8 +10,6 @@
 #include "miscadmin.h"
 
 #include "api/api.h"
-#include "base/compat.h"
-#include "base/sessions.h"
 #include "lease/lease.h"
 #include "purge/purge.h"
 

@@ -19,10 +19,6 @@
 #include "utils/tuplestore.h"
 
 #include "api/api.h"
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/printable.h"
-#include "base/privileges.h"
 #include "monitor/monitor.h"
 #include "rules/rules.h"
 #include "store/store.h"

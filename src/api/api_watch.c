@@ -12,8 +12,6 @@
 #include "utils/builtins.h"
 
 #include "api/api.h"
-#include "base/compat.h"
-#include "base/printable.h"
 #include "monitor/monitor.h"
 
 PG_FUNCTION_INFO_V1(lease_watch);

@@ -19,11 +19,6 @@
 #include "utils/timestamp.h"
 
 #include "api/api.h"
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/names.h"
-#include "base/printable.h"
-#include "base/sessions.h"
 #include "change/change.h"
 #include "grant/grant.h"
 #include "rules/rules.h"

@@ -17,8 +17,7 @@
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 
-#include "base/background.h"
-#include "base/compat.h"
+#include "base/base.h"
 
 void
 describe_worker(BackgroundWorker *worker, const char *type, const char *function)

@@ -35,7 +35,7 @@
 #include "utils/datetime.h"
 #include "utils/timestamp.h"
 
-#include "base/clock.h"
+#include "base/base.h"
 
 #define CLOCK_FILE		"lease_lock.clock"
 #define BOOT_ID_FILE	"/proc/sys/kernel/random/boot_id"
@@ -132,6 +132,10 @@ clock_difference(void)
 	return known;
 }
 
+/*
+ * Turn a lease time into what the wall clock says, or will say, at that moment.
+ * From the year 10000 on that is infinity: many clients cannot read such a year.
+ */
 TimestampTz
 clock_wall_time(TimestampTz lease_time)
 {

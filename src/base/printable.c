@@ -15,9 +15,7 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
-#include "base/compat.h"
-#include "base/printable.h"
-#include "base/types.h"
+#include "base/base.h"
 
 /* Control characters, line ends, and characters that change the writing direction. */
 static bool

@@ -28,9 +28,7 @@
 #include "utils/rel.h"
 #include "utils/rls.h"
 
-#include "base/compat.h"
-#include "base/printable.h"
-#include "base/privileges.h"
+#include "base/base.h"
 
 /* Does the current role have the privileges of the role that acquired the lease? */
 bool

@@ -7,7 +7,7 @@
  */
 #include "postgres.h"
 
-#include "base/race.h"
+#include "base/base.h"
 
 #ifdef LEASE_LOCK_RACES
 

@@ -35,9 +35,7 @@
 #include "storage/ipc.h"
 #include "utils/timestamp.h"
 
-#include "base/compat.h"
-#include "base/sessions.h"
-#include "base/shared_memory.h"
+#include "base/base.h"
 
 /* A number is a count and, in the lowest bits, the place. */
 #define PLACE_BITS		18

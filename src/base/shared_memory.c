@@ -22,10 +22,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/shared_memory.h"
-#include "base/subxact.h"
+#include "base/base.h"
 
 #define MAX_PARTS		6
 

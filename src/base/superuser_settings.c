@@ -17,8 +17,7 @@
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
 
-#include "base/compat.h"
-#include "base/superuser_settings.h"
+#include "base/base.h"
 
 /* Which source gave the setting its value when the session began? */
 static GucSource

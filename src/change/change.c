@@ -12,7 +12,6 @@
  */
 #include "postgres.h"
 
-#include "base/compat.h"
 #include "change/change.h"
 #include "monitor/monitor.h"
 #include "rules/rules.h"

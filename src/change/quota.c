@@ -31,11 +31,6 @@
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/names.h"
-#include "base/printable.h"
-#include "base/superuser_settings.h"
 #include "change/change.h"
 #include "rules/rules.h"
 

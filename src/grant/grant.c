@@ -16,11 +16,6 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/printable.h"
-#include "base/privileges.h"
-#include "base/sessions.h"
 #include "change/change.h"
 #include "grant/grant.h"
 #include "purge/purge.h"

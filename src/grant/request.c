@@ -17,9 +17,6 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/subxact.h"
 #include "change/change.h"
 #include "grant/grant.h"
 #include "monitor/monitor.h"

@@ -26,8 +26,6 @@
 #include "utils/guc_tables.h"
 #include "utils/rel.h"
 
-#include "base/compat.h"
-#include "base/names.h"
 #include "guard/guard.h"
 #include "lease/lease.h"
 #include "store/store.h"

@@ -8,9 +8,7 @@
 #ifndef LEASE_LOCK_GUARD_H
 #define LEASE_LOCK_GUARD_H
 
-#include "executor/tuptable.h"
-#include "nodes/pg_list.h"
-#include "utils/relcache.h"
+#include "base/base.h"
 
 /* guard.c: lets only the holder of a lease write a row */
 extern void guard_init(void);

@@ -35,9 +35,6 @@
 #include "utils/rel.h"
 #include "utils/varlena.h"
 
-#include "base/compat.h"
-#include "base/printable.h"
-#include "base/types.h"
 #include "guard/guard.h"
 
 PG_FUNCTION_INFO_V1(lease_protect);

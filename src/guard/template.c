@@ -24,10 +24,6 @@
 #include "utils/numeric.h"
 #include "utils/rel.h"
 
-#include "base/compat.h"
-#include "base/printable.h"
-#include "base/privileges.h"
-#include "base/types.h"
 #include "guard/guard.h"
 
 /* Some text, and the column behind it. */

@@ -27,8 +27,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-#include "base/compat.h"
-#include "base/privileges.h"
+#include "base/base.h"
 
 PG_FUNCTION_INFO_V1(lease_version);
 

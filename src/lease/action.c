@@ -15,12 +15,6 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/names.h"
-#include "base/printable.h"
-#include "base/privileges.h"
-#include "base/subxact.h"
 #include "change/change.h"
 #include "lease/lease.h"
 

@@ -16,10 +16,6 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/printable.h"
-#include "base/privileges.h"
 #include "lease/lease.h"
 
 /*

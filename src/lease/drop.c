@@ -20,7 +20,6 @@
 #include "catalog/pg_class.h"
 #include "nodes/pg_list.h"
 
-#include "base/clock.h"
 #include "lease/lease.h"
 #include "wait/wait.h"
 #include "wait/waiter.h"

@@ -35,10 +35,6 @@
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 
-#include "base/background.h"
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/shared_memory.h"
 #include "monitor/monitor.h"
 
 /* How long an announcer may take to start, and how long it stays without work, in microseconds. */

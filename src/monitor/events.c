@@ -23,10 +23,6 @@
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/printable.h"
-#include "base/superuser_settings.h"
 #include "monitor/monitor.h"
 
 typedef enum LogEvents

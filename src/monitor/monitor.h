@@ -10,7 +10,7 @@
 
 #include "nodes/pg_list.h"
 
-#include "base/types.h"
+#include "base/base.h"
 
 /* events.c: what happens to leases, counted and logged */
 typedef enum LeaseEvent

@@ -26,9 +26,6 @@
 #include "utils/json.h"
 #include "utils/memutils.h"
 
-#include "base/compat.h"
-#include "base/printable.h"
-#include "base/privileges.h"
 #include "monitor/monitor.h"
 #include "rules/rules.h"
 

@@ -28,10 +28,6 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/shared_memory.h"
-#include "base/types.h"
 #include "monitor/monitor.h"
 
 /* Can be changed only if the library is preloaded. */

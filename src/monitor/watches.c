@@ -37,7 +37,6 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "base/compat.h"
 #include "monitor/monitor.h"
 
 enum

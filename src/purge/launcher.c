@@ -28,9 +28,6 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
-#include "base/background.h"
-#include "base/clock.h"
-#include "base/compat.h"
 #include "monitor/monitor.h"
 #include "purge/purge.h"
 

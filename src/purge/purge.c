@@ -25,9 +25,6 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/shared_memory.h"
 #include "monitor/monitor.h"
 #include "purge/purge.h"
 #include "rules/rules.h"

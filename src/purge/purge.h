@@ -10,9 +10,8 @@
 #define LEASE_LOCK_PURGE_H
 
 #include "port/atomics.h"
-#include "storage/block.h"
 
-#include "base/types.h"
+#include "base/base.h"
 
 /* How a visit of the worker to a database ended. */
 typedef enum VisitResult

@@ -12,8 +12,6 @@
  */
 #include "postgres.h"
 
-#include "base/compat.h"
-#include "base/names.h"
 #include "rules/rules.h"
 
 const char *

@@ -20,8 +20,6 @@
 #include "access/xact.h"
 #include "utils/memutils.h"
 
-#include "base/compat.h"
-#include "base/names.h"
 #include "rules/rules.h"
 #include "store/store.h"
 

@@ -11,8 +11,6 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "base/compat.h"
-#include "base/sessions.h"
 #include "store/columns.h"
 
 /* NOLINTNEXTLINE(bugprone-sizeof-expression): of a pointer, too */

@@ -37,9 +37,6 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "base/compat.h"
-#include "base/names.h"
-#include "base/race.h"
 #include "rules/rules.h"
 #include "store/columns.h"
 

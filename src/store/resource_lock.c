@@ -17,9 +17,6 @@
 #include "miscadmin.h"
 #include "storage/lock.h"
 
-#include "base/compat.h"
-#include "base/names.h"
-#include "base/race.h"
 #include "store/store.h"
 
 /* Advisory locks have a tag type of their own, so no user can take this lock. */

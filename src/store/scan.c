@@ -18,8 +18,6 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "base/compat.h"
-#include "base/race.h"
 #include "store/columns.h"
 
 struct StoreScan

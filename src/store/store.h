@@ -8,13 +8,7 @@
 #ifndef LEASE_LOCK_STORE_H
 #define LEASE_LOCK_STORE_H
 
-#include "executor/tuptable.h"
-#include "storage/block.h"
-#include "storage/lockdefs.h"
-#include "utils/relcache.h"
-
-#include "base/compat.h"
-#include "base/types.h"
+#include "base/base.h"
 
 /* The open lock table. */
 typedef struct LeaseStore

@@ -29,7 +29,6 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "base/compat.h"
 #include "store/columns.h"
 
 /*

@@ -62,7 +62,6 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "base/clock.h"
 #include "store/store.h"
 
 #define CLOCK_ORIGIN	(INT64CONST(9497) * USECS_PER_DAY)	/* 2026-01-01, as a timestamptz */

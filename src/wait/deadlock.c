@@ -27,10 +27,6 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 
-#include "base/compat.h"
-#include "base/names.h"
-#include "base/printable.h"
-#include "base/privileges.h"
 #include "monitor/monitor.h"
 #include "wait/queue.h"
 

@@ -51,7 +51,6 @@
 #include "storage/lock.h"
 #include "utils/timeout.h"
 
-#include "base/clock.h"
 #include "wait/queue.h"
 
 static volatile sig_atomic_t timed_out = false;	/* our timeout set the flag */

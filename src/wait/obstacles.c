@@ -11,7 +11,6 @@
 
 #include "utils/builtins.h"
 
-#include "base/clock.h"
 #include "rules/rules.h"
 #include "wait/waiter.h"
 

@@ -15,10 +15,6 @@
 #include "storage/proc.h"
 #include "utils/timestamp.h"
 
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/names.h"
-#include "base/shared_memory.h"
 #include "wait/queue.h"
 
 typedef struct WaitQueue

@@ -18,7 +18,6 @@
 
 #include "storage/lwlock.h"
 
-#include "base/clock.h"
 #include "wait/waiter.h"
 
 #define NOBODY			(-1)

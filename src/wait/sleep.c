@@ -22,8 +22,6 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 
-#include "base/clock.h"
-#include "base/compat.h"
 #include "wait/queue.h"
 
 /* The name that pg_stat_activity shows while a waiter sleeps. */

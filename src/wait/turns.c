@@ -18,10 +18,6 @@
 #include "storage/procarray.h"
 #include "utils/guc.h"
 
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/race.h"
-#include "base/shared_memory.h"
 #include "wait/queue.h"
 #include "wait/wait.h"
 

@@ -21,10 +21,6 @@
 #include "storage/proc.h"
 #include "utils/guc.h"
 
-#include "base/clock.h"
-#include "base/compat.h"
-#include "base/race.h"
-#include "base/shared_memory.h"
 #include "monitor/monitor.h"
 #include "store/store.h"
 #include "wait/queue.h"

@@ -15,7 +15,7 @@
 #ifndef LEASE_LOCK_WAIT_H
 #define LEASE_LOCK_WAIT_H
 
-#include "base/types.h"
+#include "base/base.h"
 
 /* wait.c: the steps of the loop */
 extern void wait_init(void);

@@ -15,10 +15,6 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 
-#include "base/clock.h"
-#include "base/race.h"
-#include "base/sessions.h"
-#include "base/shared_memory.h"
 #include "wait/queue.h"
 #include "wait/wait.h"
 

@@ -1,0 +1,111 @@
+/*-------------------------------------------------------------------------
+ *
+ * base.h
+ *		What all parts of the extension use.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEASE_LOCK_BASE_H
+#define LEASE_LOCK_BASE_H
+
+#include "common/hashfn.h"
+#include "lib/stringinfo.h"
+
+#include "base/compat.h"
+#include "base/types.h"
+
+/* clock.c: lease time, wall time, and the monotonic clock of waits */
+extern void clock_init(void);
+extern TimestampTz clock_now(void); /* lease time, which leases are dated by */
+extern TimestampTz clock_wall_time(TimestampTz lease_time); /* what the wall clock says at that moment */
+extern int64 clock_difference(void);	/* how far the wall clock is ahead of lease time, in microseconds */
+extern int64 clock_monotonic(void); /* microseconds since an arbitrary moment, by a clock that nobody can set */
+extern void clock_report_step(void);	/* to the log, once for each step */
+
+/* sessions.c: numbers of sessions, for leases that end with their session */
+extern void sessions_init(void);
+extern void require_session_numbers(void);	/* an error if this server cannot number its sessions */
+extern int64 session_number(void);	/* of this session, which keeps it until it ends */
+extern LeaseSession session_state(int64 number);	/* 0 is none */
+extern void session_end(void);	/* as far as leases are concerned */
+
+/* shared_memory.c: the area of shared memory that the processes of a server share */
+typedef struct SharedPart
+{
+	const char *name;			/* its number changes with the layout, because two builds of the library may be in use */
+	Size		(*size) (void);
+	void		(*create) (void *memory, int tranche);	/* fills it once; tranche is for its locks */
+	void	  **memory;			/* set in each process that attaches; NULL before */
+} SharedPart;
+
+extern void add_shared_part(const SharedPart *part);	/* at load time; the part must be a constant */
+extern bool attach_shared_area(void);	/* false if the server has no such area */
+
+/* subxact.c: work that may have to be undone; true keeps it */
+typedef bool (*SubtransactionWork) (void *arg);
+
+extern bool run_subtransaction(SubtransactionWork work, void *arg, ErrorData **error);
+
+/* background.c: background workers */
+extern void describe_worker(BackgroundWorker *worker, const char *type, const char *function);
+extern bool worker_nap(int64 usecs);
+extern bool may_stay_in_database(void); /* no other session is about to drop, copy or rename it */
+extern bool lock_database(Oid database);
+extern void unlock_database(Oid database);
+
+/* superuser_settings.c: settings that only a superuser may change */
+extern bool define_superuser_settings(void (*define) (void), const char *const *names, int count);
+
+/* privileges.c: which role may act on a lease, and what errors may show */
+extern bool may_act(const Lease *lease);
+extern bool role_sees_owner(Oid viewer, Oid role);
+extern bool may_see_owner(Oid role);
+pg_noreturn extern void refuse_permission(const Lease *lease);
+extern bool column_is_visible(Relation table, AttrNumber column);
+
+/* printable.c: texts of users in messages, in the log and in graphs */
+extern void append_printable(StringInfo text, const char *name, int length, const char *special);
+extern char *printable(const text *string); /* for a message that puts the text in quotes */
+extern char *printable_string(const char *string);
+extern char *role_name(Oid role);
+
+/* Names of resources and owners are compared by their bytes. */
+static inline bool
+same_text(const text *a, const text *b)
+{
+	return VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
+		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
+}
+
+/* The order of a and b: negative, 0 or positive. */
+static inline int
+compare_texts(const text *a, const text *b)
+{
+	int			order = memcmp(VARDATA_ANY(a), VARDATA_ANY(b), Min(VARSIZE_ANY_EXHDR(a), VARSIZE_ANY_EXHDR(b)));
+
+	return order != 0 ? order : (int) VARSIZE_ANY_EXHDR(a) - (int) VARSIZE_ANY_EXHDR(b);
+}
+
+static inline uint64
+hash_text(const text *string, uint64 seed)
+{
+	return hash_bytes_extended((const unsigned char *) VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string), seed);
+}
+
+/*
+ * race.c: points of the code at which races with other sessions are likely.
+ * With -DLEASE_LOCK_RACES, each of them sometimes waits for a random time, and
+ * a test can stop a session at one that it names. scripts/check-races builds
+ * and tests that way. In other builds, race points do nothing.
+ */
+#ifdef LEASE_LOCK_RACES
+#define RACE_POINT(name) race_point(name)
+#define RACE_INIT() race_init()
+extern void race_init(void);
+extern void race_point(const char *name);
+#else
+#define RACE_POINT(name) ((void) 0)
+#define RACE_INIT() ((void) 0)
+#endif
+
+#endif							/* LEASE_LOCK_BASE_H */
