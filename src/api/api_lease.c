@@ -81,11 +81,12 @@ Datum
 lease_renew_several(PG_FUNCTION_ARGS)
 {
 	Resources	resources = resources_arg(fcinfo, 0);
-	LeaseAction action = {.verb = LEASE_RENEW, .ttl = ttl_arg(fcinfo, 1, resources.given[0])};
+	LeaseAction action = {.verb = LEASE_RENEW, .resources = resources.sorted, .nresources = resources.number};
 
+	action.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
 	action.claim.owner = name_arg(fcinfo, 2, "owner");
 	require_writable("lease_renew_several()");
-	PG_RETURN_BOOL(renew_leases(&action, resources.sorted, resources.number));
+	PG_RETURN_BOOL(run_subtransaction(renew_each, &action, NULL));
 }
 
 /* lease_renew_all(ttl interval, owner text) returns bigint */

@@ -16,7 +16,6 @@ typedef enum LeaseChange
 	CHANGE_GRANT,
 	CHANGE_COUNT_UP,			/* granted once more to the owner that holds it */
 	CHANGE_RENEW,
-	CHANGE_RESTART,				/* let the ttl of a lease of this transaction begin now */
 	CHANGE_PAYLOAD,
 	CHANGE_TRANSFER,
 	CHANGE_DOWNGRADE,			/* the shared lease that replaces an exclusive one */

@@ -17,8 +17,8 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-#include "change/change.h"
 #include "grant/grant.h"
+#include "lease/lease.h"
 #include "monitor/monitor.h"
 #include "purge/purge.h"
 #include "rules/rules.h"
@@ -154,40 +154,21 @@ typedef struct AllGrant
 	int64		wait;
 } AllGrant;
 
-/* Let the ttl of an exclusive lease that this call was granted begin now. */
-static void
-restart_lease(LeaseStore *store, const LeaseRequest *request, const text *resource)
-{
-	Claim		claim = {.owner = request->owner};
-	LeaseRows	rows;
-	ClaimedLease claimed;
-	Lease		lease;
-
-	lock_resource(resource);
-	store_look(store, resource, &rows);
-	claimed = find_claimed(&rows, &claim, ACTION_PROLONG, clock_now());
-	if (claimed.row == NULL)
-		elog(ERROR, "could not find a lease that this transaction acquired");
-	lease = claimed.row->lease;
-	lease.granted_at = clock_now();
-	lease.expires_at = lease.granted_at + request->ttl;
-	change_lease(store, claimed.row, &lease, CHANGE_RESTART, NULL);
-	unlock_resource(resource);
-}
-
-/* SubtransactionWork: acquire the leases one after the other. */
+/*
+ * SubtransactionWork: acquire the leases one after the other. The ttl of all of
+ * them begins when the last one is granted: those that were granted before a
+ * wait are renewed after it.
+ */
 static bool
 take_all(void *arg)
 {
 	AllGrant   *all = arg;
 	int64		deadline = all->wait > 0 ? clock_monotonic() + all->wait : 0;
 	int			nstale = 0;		/* number of leases that were granted before the last wait */
-	LeaseStore *store;
 
 	for (int i = 0; i < all->nresources; i++)
 	{
 		int64		wait = all->wait > 0 ? Max(deadline - clock_monotonic(), 0) : all->wait;
-
 		GrantOutcome outcome = acquire_any(all->request, &all->resources[i], 1, wait, WAIT_INSIDE_TRANSACTION);
 
 		if (outcome.result != GRANTED)
@@ -196,11 +177,13 @@ take_all(void *arg)
 			nstale = i;
 	}
 
-	store = store_open(RowExclusiveLock);
-	for (int i = 0; i < nstale; i++)
-		restart_lease(store, all->request, all->resources[i]);
-	store_close(store);
-	return true;
+	return renew_each(&(LeaseAction) {
+		.verb = LEASE_RESTART,
+		.claim = {.owner = all->request->owner},
+		.resources = all->resources,
+		.nresources = nstale,
+		.ttl = all->request->ttl
+	});
 }
 
 /* Does a look show that one of the leases cannot be granted without waiting? */

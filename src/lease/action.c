@@ -178,6 +178,7 @@ static const struct
 }			actions[] = {
 	[LEASE_RELEASE] = {ACTION_END, true, false, write_release},
 	[LEASE_RENEW] = {ACTION_PROLONG, false, false, write_renewal},
+	[LEASE_RESTART] = {ACTION_PROLONG, true, false, write_renewal},
 	[LEASE_SET_PAYLOAD] = {ACTION_PROLONG, false, false, write_payload},
 	[LEASE_TRANSFER] = {ACTION_END, false, true, write_transfer},
 	[LEASE_DOWNGRADE] = {ACTION_END, false, true, write_downgrade},
@@ -246,13 +247,6 @@ act_on_lease(LeaseAction *action)
 	return done;
 }
 
-/* A lease of an owner, and how to find it again. */
-typedef struct OwnLease
-{
-	text	   *resource;
-	int64		token;
-} OwnLease;
-
 /* StoreFilter: leases of an owner that the caller may act on. */
 static bool
 is_own(const Lease *lease, const void *owner)
@@ -264,7 +258,7 @@ is_own(const Lease *lease, const void *owner)
 static int
 compare_resources(const ListCell *a, const ListCell *b)
 {
-	return compare_texts(((const OwnLease *) lfirst(a))->resource, ((const OwnLease *) lfirst(b))->resource);
+	return compare_texts(((const Lease *) lfirst(a))->resource, ((const Lease *) lfirst(b))->resource);
 }
 
 /*
@@ -285,10 +279,9 @@ find_own_leases(const text *owner)
 
 	while (store_next(scan, &lease, &tid))
 	{
-		OwnLease   *own = palloc(sizeof(OwnLease));
+		Lease	   *own = palloc(sizeof(Lease));
 
-		own->resource = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(lease.resource));
-		own->token = lease.token;
+		*own = (Lease) {.resource = DatumGetTextPCopy(PointerGetDatum(lease.resource)), .token = lease.token};
 		found = lappend(found, own);
 	}
 	store_end_scan(scan);
@@ -315,7 +308,7 @@ act_on_all_leases(LeaseAction *action)
 	action->of_all = true;
 	foreach(cell, own_leases)
 	{
-		const OwnLease *own = lfirst(cell);
+		const Lease *own = lfirst(cell);
 
 		action->resource = own->resource;
 		action->claim.token = &own->token;
@@ -329,38 +322,20 @@ act_on_all_leases(LeaseAction *action)
 	return done;
 }
 
-/* Several leases of an owner that are renewed together. */
-typedef struct Renewals
-{
-	LeaseAction *action;
-	text	  **resources;
-	int			nresources;
-} Renewals;
-
-/* SubtransactionWork: renew one after the other, until one is not held. */
-static bool
+/*
+ * SubtransactionWork: renew the leases of an owner on several resources. If one
+ * of them is not held, returns false, which takes back the other renewals.
+ */
+bool
 renew_each(void *arg)
 {
-	const Renewals *all = arg;
+	LeaseAction *action = arg;
 
-	for (int i = 0; i < all->nresources; i++)
+	for (int i = 0; i < action->nresources; i++)
 	{
-		all->action->resource = all->resources[i];
-		if (!act_on_lease(all->action))
+		action->resource = action->resources[i];
+		if (!act_on_lease(action))
 			return false;
 	}
 	return true;
-}
-
-/*
- * Renew the leases of an owner on all of these resources. If one of them is
- * not held, renews none and returns false. The resources are sorted, so that
- * two such calls cannot deadlock with each other.
- */
-bool
-renew_leases(LeaseAction *action, text **resources, int nresources)
-{
-	Renewals	all = {action, resources, nresources};
-
-	return run_subtransaction(renew_each, &all, NULL);
 }

@@ -16,6 +16,7 @@ typedef enum LeaseVerb
 {
 	LEASE_RELEASE,
 	LEASE_RENEW,
+	LEASE_RESTART,				/* renew it although it may have expired: this transaction was granted it */
 	LEASE_SET_PAYLOAD,
 	LEASE_TRANSFER,				/* hand it over, with a new token */
 	LEASE_DOWNGRADE,			/* make an exclusive lease shared, with a new token */
@@ -28,6 +29,8 @@ typedef struct LeaseAction
 	LeaseVerb	verb;
 	const text *resource;
 	Claim		claim;			/* the lease that is meant; not for LEASE_BREAK */
+	text	  **resources;		/* instead of resource, for renew_each(); all sessions use the same order */
+	int			nresources;
 	int64		ttl;
 	Datum		payload;
 	text	   *new_owner;
@@ -52,7 +55,7 @@ typedef struct LeaseAction
  */
 extern bool act_on_lease(LeaseAction *action);
 extern int64 act_on_all_leases(LeaseAction *action);
-extern bool renew_leases(LeaseAction *action, text **resources, int nresources);
+extern bool renew_each(void *action);
 
 /* drop.c: what is lost when the lock table is dropped */
 extern void drop_init(void);

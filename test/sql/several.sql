@@ -41,12 +41,17 @@ SELECT clock_timestamp() AS began \gset
 SELECT lease_acquire_all(ARRAY['0', 'a', 'b', 'c'], '1 hour', 'bob', '100 ms');
 SELECT clock_timestamp() - :'began' BETWEEN '100 ms' AND '50 seconds' AS in_time;
 SELECT count(*) FROM lease_status WHERE resource = '0';
--- the leases begin when the last of them is granted, so none of them loses time
+-- the ttl of all begins when the last of them is granted, so none of them loses time
 TRUNCATE lease_lock;
 SELECT lease_acquire('b', '200 ms', 'ann');
 SELECT expires_at AS ends FROM lease_status \gset
 SELECT lease_acquire_all(ARRAY['c', 'b', 'a'], '1 hour', 'bob', '1 minute');
-SELECT resource, granted_at >= :'ends' AS after_wait, expires_at - granted_at AS lasts FROM lease_status WHERE owner = 'bob' ORDER BY resource;
+SELECT resource, expires_at >= :'ends'::timestamptz + '1 hour' AS begins_after_wait FROM lease_status WHERE owner = 'bob' ORDER BY resource;
+-- also if it ends before
+SELECT lease_release_all('bob'), lease_acquire('b', '200 ms', 'ann');
+SELECT expires_at AS ends FROM lease_status WHERE owner = 'ann' \gset
+SELECT lease_acquire_all(ARRAY['a', 'b'], '100 ms', 'bob', '1 minute');
+SELECT resource, expires_at >= :'ends'::timestamptz + '100 ms' AS begins_after_wait FROM lease_status WHERE owner = 'bob' ORDER BY resource;
 
 -- 10,000 of them
 TRUNCATE lease_lock;
