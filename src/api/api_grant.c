@@ -143,7 +143,7 @@ static const char *const reason_names[] = {
 Datum
 lease_request(PG_FUNCTION_ARGS)
 {
-	LeaseRequest request = {.explain = true};
+	LeaseRequest request = {0};
 	GrantOutcome outcome;
 	int64		begun = clock_monotonic();
 	int64		wait;
@@ -170,26 +170,6 @@ lease_request(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
 }
 
-/* Acquire a lease, waiting without a transaction. */
-static GrantOutcome
-wait_for_lease(FunctionCallInfo fcinfo, LeaseRequest *request, int64 wait)
-{
-	CallContext *call_context = (CallContext *) fcinfo->context;
-	GrantOutcome outcome;
-
-	require_writable("lease_wait()");
-	if (call_context == NULL || !IsA(call_context, CallContext) || call_context->atomic)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
-				 errmsg("lease_wait() cannot be called inside a transaction block or a function"),
-				 errhint("Call it on its own, or use lease_acquire() with a wait.")));
-
-	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	outcome = acquire_any(request, &request->resource, 1, wait, WAIT_BETWEEN_TRANSACTIONS);
-	SPI_finish();
-	return outcome;
-}
-
 /*
  * lease_wait(resource text, ttl interval, owner text, wait interval, INOUT acquired boolean,
  *			  INOUT token bigint, INOUT expires_at timestamptz, mode text, permits integer,
@@ -198,7 +178,8 @@ wait_for_lease(FunctionCallInfo fcinfo, LeaseRequest *request, int64 wait)
 Datum
 lease_wait(PG_FUNCTION_ARGS)
 {
-	LeaseRequest request = {.mode = MODE_EXCLUSIVE};
+	LeaseRequest request = {0};
+	CallContext *call_context = (CallContext *) fcinfo->context;
 	GrantOutcome outcome;
 	int64		wait;
 	TupleDesc	desc;
@@ -208,7 +189,17 @@ lease_wait(PG_FUNCTION_ARGS)
 	wait = request_args(fcinfo, 7, &request);
 	get_call_result_type(fcinfo, NULL, &desc);
 	BlessTupleDesc(desc);		/* now: the commit of a wait ends the snapshot */
-	outcome = wait_for_lease(fcinfo, &request, wait);
+
+	require_writable("lease_wait()");
+	if (call_context == NULL || !IsA(call_context, CallContext) || call_context->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
+				 errmsg("lease_wait() cannot be called inside a transaction block or a function"),
+				 errhint("Call it on its own, or use lease_acquire() with a wait.")));
+
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	outcome = acquire_any(&request, &request.resource, 1, wait, WAIT_BETWEEN_TRANSACTIONS);
+	SPI_finish();
 
 	put_grant(&outcome, values, isnull);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, isnull)));

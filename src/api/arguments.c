@@ -240,22 +240,16 @@ word_arg(FunctionCallInfo fcinfo, int argno, const char *const *words, const cha
 	return number;
 }
 
-static LeaseMode
-mode_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
-{
-	static const LeaseMode modes[] = {MODE_EXCLUSIVE, MODE_SHARED, MODE_PERMIT};
-	const char *names[] = {mode_name(modes[0]), mode_name(modes[1]), mode_name(modes[2]), NULL};
-
-	return modes[word_arg(fcinfo, argno, names, "mode of", resource, "The modes are exclusive, shared and permit.")];
-}
-
 /* Get the mode and the number of permits. */
 static void
 mode_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 {
+	static const LeaseMode modes[] = {MODE_EXCLUSIVE, MODE_SHARED, MODE_PERMIT};
+	const char *names[] = {mode_name(modes[0]), mode_name(modes[1]), mode_name(modes[2]), NULL};
 	int			permits = argno + OPTION_PERMITS;
 
-	request->mode = mode_arg(fcinfo, argno + OPTION_MODE, request->resource);
+	request->mode = modes[word_arg(fcinfo, argno + OPTION_MODE, names, "mode of", request->resource,
+								   "The modes are exclusive, shared and permit.")];
 	if (request->mode == MODE_PERMIT)
 		request->permits = permits_arg(fcinfo, permits, request->resource);
 	else if (!PG_ARGISNULL(permits))
@@ -278,17 +272,6 @@ span_arg(FunctionCallInfo fcinfo, int argno, const char *what, int64 max, const 
 					 "Give an interval of zero to " YEARS ".");
 }
 
-/* Get what to do if the owner already has the lease, from argument number argno. */
-static IfOwn
-if_own_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
-{
-	static const char *const names[] = {
-		[IF_OWN_REFUSE] = "refuse", [IF_OWN_RENEW] = "renew", [IF_OWN_COUNT] = "count", NULL
-	};
-
-	return word_arg(fcinfo, argno, names, "if_own for", resource, "Give refuse, renew or count.");
-}
-
 /*
  * Get the ttl and the option session from arguments ttl_argno and
  * session_argno. A lease that ends with its session needs no ttl.
@@ -301,13 +284,9 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 	request->session = PG_GETARG_BOOL(session_argno);
 	if (request->session)
 		require_session_numbers();
-	if (request->session && PG_ARGISNULL(ttl_argno))
-	{
-		request->ttl = NO_TTL;
-		require_ttl_allowed(request->resource, "ttl", request->ttl);
-	}
-	else
-		request->ttl = ttl_arg(fcinfo, ttl_argno, request->resource);
+	request->ttl = request->session && PG_ARGISNULL(ttl_argno) ? NO_TTL :
+		ttl_arg(fcinfo, ttl_argno, request->resource);
+	require_ttl_allowed(request->resource, "ttl", request->ttl);
 }
 
 /*
@@ -317,6 +296,9 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 int64
 request_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 {
+	static const char *const if_own_names[] = {
+		[IF_OWN_REFUSE] = "refuse", [IF_OWN_RENEW] = "renew", [IF_OWN_COUNT] = "count", NULL
+	};
 	text	   *resource = request->resource = name_arg(fcinfo, 0, "resource");
 	int64		wait;
 
@@ -324,7 +306,8 @@ request_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 	wait = wait_arg(fcinfo, 3, resource);
 	session_args(fcinfo, 1, argno + OPTION_SESSION, request);
 	mode_args(fcinfo, argno, request);
-	request->if_own = if_own_arg(fcinfo, argno + OPTION_IF_OWN, resource);
+	request->if_own = word_arg(fcinfo, argno + OPTION_IF_OWN, if_own_names, "if_own for", resource,
+							   "Give refuse, renew or count.");
 	request->min_hold = span_arg(fcinfo, argno + OPTION_MIN_HOLD, "min_hold of", Min(request->ttl, MAX_TTL), resource);
 	request->lock_delay = span_arg(fcinfo, argno + OPTION_LOCK_DELAY, "lock_delay of", MAX_TTL, resource);
 	require_ttl_allowed(resource, "lock_delay", request->lock_delay);

@@ -130,7 +130,6 @@ typedef struct LeaseRequest
 	int64		lock_delay;		/* or NOT_GIVEN */
 	Datum		payload;		/* jsonb; 0: none */
 	bool		session;		/* let the lease end with this session */
-	bool		explain;		/* if refused, name the holder */
 } LeaseRequest;
 
 typedef enum GrantResult
@@ -169,7 +168,7 @@ typedef struct GrantOutcome
 	bool		open;			/* open transactions are among the obstacles */
 	TransactionId transaction;	/* REFUSED_OPEN: the one to wait for */
 	TransactionId brief;		/* one that is no reason to refuse, see purge_met() */
-	text	   *blocked_by;		/* owner, if the request asks to explain */
+	text	   *blocked_by;		/* owner of a lease among the obstacles, or NULL */
 	Oid			blocked_role;
 } GrantOutcome;
 

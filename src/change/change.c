@@ -17,31 +17,23 @@
 #include "rules/rules.h"
 #include "wait/wait.h"
 
-/* What a change means to a crash. */
-typedef enum ChangeLoss
-{
-	LOSS_HARMLESS,
-	LOSS_KEEPS,					/* if it is lost, the lease only lasts longer */
-	LOSS_SPLITS					/* if it is lost, the lease can have two holders */
-} ChangeLoss;
-
 /* What follows a change. */
 static const struct
 {
 	bool		concerns_waiters;
-	ChangeLoss	loss;
+	void		(*note_durable) (void); /* NULL: a crash that loses the change does no harm */
 	LeaseEvent	event;			/* that others are told */
 }			follows[] = {
-	[CHANGE_GRANT] = {true, LOSS_SPLITS, EVENT_GRANTED},
-	[CHANGE_COUNT_UP] = {true, LOSS_SPLITS, EVENT_GRANTED},
-	[CHANGE_RENEW] = {true, LOSS_SPLITS, EVENT_RENEWED},
-	[CHANGE_PAYLOAD] = {false, LOSS_SPLITS, EVENT_NONE},
-	[CHANGE_TRANSFER] = {true, LOSS_SPLITS, EVENT_TRANSFERRED},
-	[CHANGE_DOWNGRADE] = {true, LOSS_SPLITS, EVENT_DOWNGRADED},
-	[CHANGE_RELEASE] = {true, LOSS_KEEPS, EVENT_RELEASED},
-	[CHANGE_COUNT_DOWN] = {false, LOSS_KEEPS, EVENT_NONE},
-	[CHANGE_BREAK] = {true, LOSS_HARMLESS, EVENT_BROKEN},
-	[CHANGE_REPLACE] = {false, LOSS_HARMLESS, EVENT_NONE},
+	[CHANGE_GRANT] = {true, durable_write, EVENT_GRANTED},
+	[CHANGE_COUNT_UP] = {true, durable_write, EVENT_GRANTED},
+	[CHANGE_RENEW] = {true, durable_write, EVENT_RENEWED},
+	[CHANGE_PAYLOAD] = {false, durable_write, EVENT_NONE},
+	[CHANGE_TRANSFER] = {true, durable_write, EVENT_TRANSFERRED},
+	[CHANGE_DOWNGRADE] = {true, durable_write, EVENT_DOWNGRADED},
+	[CHANGE_RELEASE] = {true, durable_release, EVENT_RELEASED},
+	[CHANGE_COUNT_DOWN] = {false, durable_release, EVENT_NONE},
+	[CHANGE_BREAK] = {true, NULL, EVENT_BROKEN},
+	[CHANGE_REPLACE] = {false, NULL, EVENT_NONE},
 };
 
 /*
@@ -90,10 +82,8 @@ try_change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, Lease
 	if (!store_try_write(store, old, new))
 		return false;
 
-	if (follows[change].loss == LOSS_SPLITS)
-		durable_write();
-	else if (follows[change].loss == LOSS_KEEPS)
-		durable_release();
+	if (follows[change].note_durable != NULL)
+		follows[change].note_durable();
 	if (change == CHANGE_GRANT)
 		stats_note_grant();
 	note_change(new, change, former);

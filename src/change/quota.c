@@ -71,9 +71,11 @@ quota_init(void)
 	limit_hidden = define_superuser_settings(define_settings, names, lengthof(names));
 }
 
-pg_noreturn static void
-refuse_hidden_limit(void)
+static void
+require_known_limits(void)
 {
+	if (!limit_hidden && !InSecurityRestrictedOperation())
+		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied to acquire or renew leases in this session"),
@@ -83,13 +85,6 @@ refuse_hidden_limit(void)
 			 limit_hidden ?
 			 errhint("Connect again without that setting.") :
 			 errhint("Take leases outside of index expressions and materialized views.")));
-}
-
-static void
-require_known_limits(void)
-{
-	if (limit_hidden || InSecurityRestrictedOperation())
-		refuse_hidden_limit();
 }
 
 /*
@@ -151,18 +146,14 @@ count_leases(const text *owner, Oid role, int64 limit)
 	ItemPointerData tid;
 	HASHCTL		control = {.keysize = sizeof(uint64),.entrysize = sizeof(uint64),.hcxt = CurrentMemoryContext};
 	HTAB	   *resources = hash_create("leases of an owner", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	int64		count = 0;
+	int64		count;
 
-	while (count <= limit && store_next(scan, &lease, &tid))
+	while ((count = hash_get_num_entries(resources)) <= limit && store_next(scan, &lease, &tid))
 	{
 		uint64		hash = hash_text(lease.resource, 0);
-		bool		known;
 
-		hash_search(resources, &hash, HASH_ENTER, &known);
-		if (!known)
-			count++;
+		hash_search(resources, &hash, HASH_ENTER, NULL);
 	}
-
 	hash_destroy(resources);
 	store_end_scan(scan);
 	store_close(store);

@@ -29,29 +29,12 @@
 #define MANY_ROWS	100
 
 static GrantOutcome
-refused(const LeaseRequest *request, const LeaseRows *rows, const Decision *decision)
+refused(const LeaseRows *rows, const Decision *decision)
 {
-	bool		waits = TransactionIdIsValid(decision->transaction);
-	GrantOutcome outcome = {
-		.result = waits ? REFUSED_OPEN : REFUSED_HELD,
-		.reason = REASON_HELD,
-		.own_lease = decision->own_lease,
-		.held_until = decision->until,
-		.open = decision->open,
-		.transaction = decision->transaction
-	};
+	GrantOutcome outcome = decision->outcome;
 
-	if (decision->own_lease && !waits)
-		outcome.reason = REASON_OWN;
-	else if (waits || (decision->open && decision->until == DT_NOEND))
-		outcome.reason = REASON_OPEN;
-	if (outcome.open || outcome.result == REFUSED_OPEN)
+	if (outcome.open)
 		outcome.brief = purge_met(rows);
-	if (request->explain && decision->blocker != NULL && decision->blocker->lease.owner != NULL)
-	{
-		outcome.blocked_by = decision->blocker->lease.owner;
-		outcome.blocked_role = decision->blocker->lease.role;
-	}
 	return outcome;
 }
 
@@ -214,11 +197,11 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 
 	store_look(store, request->resource, &rows);
 	decision = decide(&rows, request, clock_now());
-	if (decision.verdict == VERDICT_OWN)
+	if (decision.own != NULL)
 		return false;
-	if (decision.verdict == VERDICT_REFUSE && rows.same_moment)
+	if (decision.outcome.result != GRANTED && rows.same_moment)
 	{
-		*outcome = refused(request, &rows, &decision);
+		*outcome = refused(&rows, &decision);
 		return true;
 	}
 	if (!probably_free && wait_take_turn(request->resource))
@@ -259,10 +242,10 @@ grant_under_lock(LeaseStore *store, const LeaseRequest *request)
 
 		store_look(store, request->resource, &rows);
 		decision = decide(&rows, request, now);
-		if (decision.verdict == VERDICT_OWN && may_act(&decision.target->lease))
-			return write_reacquired(store, request, decision.target, now);
-		if (decision.verdict != VERDICT_GRANT)
-			return refused(request, &rows, &decision);
+		if (decision.own != NULL && may_act(&decision.own->lease))
+			return write_reacquired(store, request, decision.own, now);
+		if (decision.outcome.result != GRANTED)
+			return refused(&rows, &decision);
 
 		lease = new_lease(store, request, decision.slot, last_token(&rows), now);
 		if (try_change_lease(store, decision.target, &lease, CHANGE_GRANT,

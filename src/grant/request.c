@@ -200,8 +200,7 @@ one_is_taken(const LeaseRequest *request, text **resources, int nresources)
 
 		store_look(store, resources[i], &rows);
 		decision = decide(&rows, request, clock_now());
-		taken = decision.verdict == VERDICT_REFUSE && rows.same_moment &&
-			!TransactionIdIsValid(purge_met(&rows));
+		taken = decision.outcome.result != GRANTED && rows.same_moment && !TransactionIdIsValid(purge_met(&rows));
 	}
 	store_close(store);
 	return taken;

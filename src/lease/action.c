@@ -135,20 +135,25 @@ write_transfer(LeaseAction *action)
 static bool
 write_downgrade(LeaseAction *action)
 {
-	const LeaseRow *seat = free_seat(&action->rows, action->now);
 	Lease		exclusive = action->row->lease;
 	Lease		shared = action->row->lease;
+	LeaseRows	others = action->rows;
+	Decision	seat;
 
 	if (exclusive.mode != MODE_EXCLUSIVE)
 		return false;
 
+	others.count--;				/* the exclusive slot comes last */
+	seat = decide(&others, &(LeaseRequest) {.mode = MODE_SHARED, .owner = shared.owner}, action->now);
+	if (seat.outcome.result != GRANTED)
+		return false;
 	shared.mode = MODE_SHARED;
-	shared.slot = seat ? seat->lease.slot : unused_slot(&action->rows);
+	shared.slot = seat.slot;
 	grant_anew(action, &shared);
 
 	make_tombstone(&exclusive, action->now);
 	change_lease(action->store, action->row, &exclusive, CHANGE_REPLACE, NULL);
-	change_lease(action->store, seat, &shared, CHANGE_DOWNGRADE, &action->row->lease);
+	change_lease(action->store, seat.target, &shared, CHANGE_DOWNGRADE, &action->row->lease);
 	return true;
 }
 

@@ -90,11 +90,13 @@ make_tombstone(Lease *lease, TimestampTz free_at)
 }
 
 /* The transaction that must end before the row can be written, whatever the row contains. */
-static TransactionId
-write_waits_for(const LeaseRow *row)
+static Obstacle
+obstacle_to_write(const LeaseRow *row)
 {
-	return TransactionIdIsValid(row->inserted_by) ? row->inserted_by :
+	TransactionId transaction = TransactionIdIsValid(row->inserted_by) ? row->inserted_by :
 		TransactionIdIsValid(row->changed_by) ? row->changed_by : row->locked_by;
+
+	return (Obstacle) {.exists = TransactionIdIsValid(transaction), .transaction = transaction};
 }
 
 /*
@@ -107,14 +109,13 @@ write_waits_for(const LeaseRow *row)
 Obstacle
 obstacle_in(const LeaseRow *row, TimestampTz now)
 {
-	TransactionId transaction = write_waits_for(row);
 	bool		free = is_free(&row->lease, now);
 
 	if (free && row->lease.owner == NULL)
 		return (Obstacle) {.exists = false};
 	if (!free && !is_open(row))
-		return (Obstacle) {.exists = true, .until = free_from(&row->lease)};
-	return (Obstacle) {.exists = TransactionIdIsValid(transaction), .transaction = transaction};
+		return (Obstacle) {.exists = true, .until = free_from(&row->lease), .lease = &row->lease};
+	return obstacle_to_write(row);
 }
 
 /*
@@ -136,62 +137,75 @@ locker_in_conflict(const LeaseRow *row, OwnAction action)
 
 /* --- Who may have a lease ------------------------------------------------ */
 
-/* Refuse because of a transaction or, if there is none, a lease until a time. */
+/*
+ * Refuse because of a transaction or, if there is none, a lease until a time.
+ * own: the owner has a lease that conflicts.
+ */
 static Decision
-refuse_for(Obstacle obstacle, const LeaseRow *blocker)
+refuse_for(Obstacle obstacle, bool own)
 {
-	bool		open = TransactionIdIsValid(obstacle.transaction);
-
-	return (Decision) {
-		.verdict = VERDICT_REFUSE,
-		.open = open,
+	bool		waits = TransactionIdIsValid(obstacle.transaction);
+	GrantOutcome outcome = {
+		.result = waits ? REFUSED_OPEN : REFUSED_HELD,
+		.reason = REASON_HELD,
+		.own_lease = own,
+		.open = waits || obstacle.open,
 		.transaction = obstacle.transaction,
-		.until = open ? DT_NOEND : obstacle.until,
-		.blocker = open ? NULL : blocker
+		.held_until = waits ? DT_NOEND : obstacle.until
 	};
+
+	if (outcome.open && outcome.held_until == DT_NOEND)
+		outcome.reason = REASON_OPEN;
+	else if (own)
+		outcome.reason = REASON_OWN;
+	if (obstacle.lease != NULL)
+	{
+		outcome.blocked_by = obstacle.lease->owner;
+		outcome.blocked_role = obstacle.lease->role;
+	}
+	return (Decision) {.outcome = outcome};
 }
 
 /*
- * The owner already holds a lease. Grant it again if the request says so
- * (if_own), and if that lease has the same mode. If the request is for a lease
- * that ends with this session, that lease must also end with this session. It
- * conflicts with row locks as a renewal does.
+ * The owner already holds a lease, or may hold it after an open change. Grant
+ * it again if the request says so (if_own), and if that lease has the same
+ * mode. If the request is for a lease that ends with this session, that lease
+ * must also end with this session. It conflicts with row locks as a renewal does.
  */
 static Decision
 decide_own(const LeaseRow *own, const LeaseRequest *request)
 {
-	Decision	decision = refuse_for((Obstacle) {.until = free_from(&own->lease)}, own);
+	Obstacle	obstacle = {.until = free_from(&own->lease), .lease = &own->lease};
+	Decision	decision;
+	bool		again = request->if_own != IF_OWN_REFUSE && own->lease.mode == request->mode &&
+		(!request->session || own->lease.session == SESSION_MINE);
 
-	decision.own_lease = true;
-	if (request->if_own == IF_OWN_REFUSE || own->lease.mode != request->mode ||
-		(request->session && own->lease.session != SESSION_MINE))
-		return decision;
-
-	decision.transaction = locker_in_conflict(own, ACTION_PROLONG);
-	if (!TransactionIdIsValid(decision.transaction))
-	{
-		decision.verdict = VERDICT_OWN;
-		decision.target = own;
-	}
+	if (is_open(own))
+		return refuse_for(obstacle_to_write(own), true);
+	if (again)
+		obstacle.transaction = locker_in_conflict(own, ACTION_PROLONG);
+	decision = refuse_for(obstacle, true);
+	if (again && !decision.outcome.open)
+		decision.own = own;
 	return decision;
 }
 
 /*
- * Can the outcome of an open change be a lease of this owner? The version
+ * Does the owner hold this lease, or may it after an open change? The version
  * before the change counts only while it is held: if it has expired, a
  * rollback brings nothing back.
  */
 static bool
 may_be_own(const LeaseRow *row, const LeaseRequest *request, TimestampTz now)
 {
-	return is_open(row) && is_owner(&row->lease, request->owner) &&
+	return is_owner(&row->lease, request->owner) &&
 		(TransactionIdIsValid(row->inserted_by) || is_held(&row->lease, now));
 }
 
 static bool
 holds_now(const LeaseRow *row, const LeaseRequest *request, TimestampTz now)
 {
-	return !is_open(row) && is_held(&row->lease, now) && is_owner(&row->lease, request->owner);
+	return !is_open(row) && may_be_own(row, request, now);
 }
 
 /* Note a lease that the grant takes over: an expired lease that was not released. */
@@ -211,9 +225,8 @@ note_former(Decision *decision, const LeaseRow *row)
 static Decision
 decide_exclusive(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
 {
-	Decision	decision = {.verdict = VERDICT_GRANT, .slot = EXCLUSIVE_SLOT};
+	Decision	decision = {.slot = EXCLUSIVE_SLOT};
 	Obstacle	last = {.until = DT_NOBEGIN};
-	const LeaseRow *blocker = NULL;
 	bool		own = false;
 
 	for (int i = 0; i < rows->count; i++)
@@ -221,16 +234,17 @@ decide_exclusive(const LeaseRows *rows, const LeaseRequest *request, TimestampTz
 		const LeaseRow *row = &rows->row[i];
 		Obstacle	obstacle = obstacle_in(row, now);
 
-		if (row->lease.slot == EXCLUSIVE_SLOT && holds_now(row, request, now))
+		if (row->lease.slot != EXCLUSIVE_SLOT)
+			own |= may_be_own(row, request, now);
+		else if (holds_now(row, request, now))
 			return decide_own(row, request);
-		own |= holds_now(row, request, now) || (row->lease.slot != EXCLUSIVE_SLOT && may_be_own(row, request, now));
-
-		if (row->lease.slot == EXCLUSIVE_SLOT)
+		else
 		{
 			decision.target = row;
-			if (!obstacle.exists && TransactionIdIsValid(write_waits_for(row)))
-				obstacle = (Obstacle) {.exists = true, .transaction = write_waits_for(row)};
+			if (!obstacle.exists)
+				obstacle = obstacle_to_write(row);
 		}
+
 		if (!obstacle.exists)
 			note_former(&decision, row);
 		else if (TransactionIdIsValid(obstacle.transaction))
@@ -238,18 +252,12 @@ decide_exclusive(const LeaseRows *rows, const LeaseRequest *request, TimestampTz
 		else
 		{
 			last.until = Max(last.until, obstacle.until);
-			if (blocker == NULL || row->lease.owner != NULL)
-				blocker = row;
+			if (last.lease == NULL || obstacle.lease->owner != NULL)
+				last.lease = obstacle.lease;
 		}
+		last.exists |= obstacle.exists;
 	}
-
-	if (TransactionIdIsValid(last.transaction) || last.until != DT_NOBEGIN)
-	{
-		decision = refuse_for(last, blocker);
-		decision.blocker = blocker;
-		decision.own_lease = own;
-	}
-	return decision;
+	return last.exists ? refuse_for(last, own) : decision;
 }
 
 /* The slots of shared leases and permits, as a request for one sees them. */
@@ -257,9 +265,7 @@ typedef struct Seats
 {
 	int			taken;
 	int			last_taken;		/* slot that count_taken() saw last */
-	TransactionId transaction;	/* an open one that takes some of them */
-	TimestampTz first_free_at;	/* earliest end among the others */
-	const LeaseRow *blocker;	/* row of one holder */
+	Obstacle	first;			/* a transaction that takes some; of the others, the earliest end, and one holder */
 	const LeaseRow *own_lease;	/* a lease that the owner holds, or may hold after an open change */
 	int			expired_count;	/* expired leases of other owners */
 	const LeaseRow *own_row;	/* candidates to write: the owner's former row, */
@@ -268,22 +274,21 @@ typedef struct Seats
 } Seats;
 
 static void
-count_taken(Seats *seats, const LeaseRow *row, Obstacle obstacle, bool own)
+count_taken(Seats *seats, const LeaseRow *row, Obstacle obstacle)
 {
 	if (seats->last_taken != row->lease.slot)
 		seats->taken++;
 	seats->last_taken = row->lease.slot;
-	if (own && seats->own_lease == NULL)
-		seats->own_lease = row;
 
 	if (TransactionIdIsValid(obstacle.transaction))
 	{
-		seats->transaction = obstacle.transaction;
+		seats->first.transaction = obstacle.transaction;
+		seats->first.open = true;
 		return;
 	}
-	seats->first_free_at = Min(seats->first_free_at, obstacle.until);
-	if (seats->blocker == NULL || seats->blocker->lease.owner == NULL)
-		seats->blocker = row;
+	seats->first.until = Min(seats->first.until, obstacle.until);
+	if (seats->first.lease == NULL || seats->first.lease->owner == NULL)
+		seats->first.lease = obstacle.lease;
 }
 
 /* Note a row that the grant may write. Rows come in descending order of slots. */
@@ -302,7 +307,7 @@ offer_row(Seats *seats, const LeaseRow *row, const LeaseRequest *request)
 }
 
 /* The lowest slot above 0 that has no row. Rows come in descending order of slots. */
-int
+static int
 unused_slot(const LeaseRows *rows)
 {
 	int			slot = EXCLUSIVE_SLOT + 1;
@@ -318,23 +323,6 @@ unused_slot(const LeaseRows *rows)
 }
 
 /*
- * Any of the leases may end first. If only one slot is taken, and it is open,
- * the request waits for its transaction.
- */
-static Decision
-refuse_full(const Seats *seats)
-{
-	Obstacle	obstacle = {.until = seats->first_free_at};
-	Decision	decision;
-
-	if (seats->taken == 1)
-		obstacle.transaction = seats->transaction;
-	decision = refuse_for(obstacle, seats->blocker);
-	decision.open = TransactionIdIsValid(seats->transaction);
-	return decision;
-}
-
-/*
  * Choose the row to write; without one, a new row in the lowest slot that has
  * none. If there is no room for an expired permit beside the new one, the new
  * permit takes over the row of the expired one, so that its owner learns of
@@ -343,7 +331,7 @@ refuse_full(const Seats *seats)
 static Decision
 grant_seat(const LeaseRows *rows, const Seats *seats, int room)
 {
-	Decision	decision = {.verdict = VERDICT_GRANT};
+	Decision	decision = {0};
 	bool		replaces = seats->expired != NULL && seats->taken + seats->expired_count >= room;
 
 	decision.target = seats->own_row ? seats->own_row :
@@ -363,7 +351,7 @@ static Decision
 decide_beside_others(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now)
 {
 	int			room = request->mode == MODE_PERMIT ? request->permits : MAX_SLOT;
-	Seats		seats = {.first_free_at = DT_NOEND};
+	Seats		seats = {.first = {.until = DT_NOEND}};
 	const LeaseRow *exclusive = NULL;
 	Decision	decision;
 
@@ -373,31 +361,26 @@ decide_beside_others(const LeaseRows *rows, const LeaseRequest *request, Timesta
 		Obstacle	obstacle = obstacle_in(row, now);
 
 		if (row->lease.slot == EXCLUSIVE_SLOT && obstacle.exists)
-		{
-			decision = refuse_for(obstacle, row);
-			decision.own_lease = holds_now(row, request, now);
-			return decision;
-		}
+			return refuse_for(obstacle, holds_now(row, request, now));
 		if (row->lease.slot == EXCLUSIVE_SLOT)
 			exclusive = row;
 		else if (obstacle.exists)
-			count_taken(&seats, row, obstacle, holds_now(row, request, now) || may_be_own(row, request, now));
-		else if (!TransactionIdIsValid(write_waits_for(row)))
+			count_taken(&seats, row, obstacle);
+		else if (!obstacle_to_write(row).exists)
 			offer_row(&seats, row, request);
+		if (seats.own_lease == NULL && may_be_own(row, request, now))
+			seats.own_lease = row;
 	}
 
-	if (seats.own_lease != NULL && !is_open(seats.own_lease))
-		return decide_own(seats.own_lease, request);
 	if (seats.own_lease != NULL)
-	{
-		decision = refuse_for((Obstacle) {.transaction = write_waits_for(seats.own_lease)}, NULL);
-		decision.own_lease = true;
-		return decision;
-	}
-
+		return decide_own(seats.own_lease, request);
 	decision = grant_seat(rows, &seats, room);
 	if (seats.taken >= room || decision.slot > MAX_SLOT)
-		return refuse_full(&seats);
+	{
+		if (seats.taken > 1)	/* any of them may end first */
+			seats.first.transaction = InvalidTransactionId;
+		return refuse_for(seats.first, false);
+	}
 	if (exclusive != NULL)
 		note_former(&decision, exclusive);
 	return decision;
@@ -421,24 +404,6 @@ takes_over(const LeaseRequest *request, const LeaseRow *row)
 {
 	return row->lease.owner != NULL &&
 		(request->mode == MODE_EXCLUSIVE || row->lease.slot == EXCLUSIVE_SLOT);
-}
-
-/*
- * A row of a shared lease or permit that is free and can be written again;
- * NULL if there is none. The resource is held exclusively, so no slot is held.
- */
-const LeaseRow *
-free_seat(const LeaseRows *rows, TimestampTz now)
-{
-	for (int i = 0; i < rows->count; i++)
-	{
-		const LeaseRow *row = &rows->row[i];
-
-		if (row->lease.slot != EXCLUSIVE_SLOT && !obstacle_in(row, now).exists &&
-			!TransactionIdIsValid(write_waits_for(row)))
-			return row;
-	}
-	return NULL;
 }
 
 /* --- What may be done to a lease ----------------------------------------- */
@@ -531,8 +496,8 @@ find_breakable(const LeaseRows *rows, TimestampTz now)
 		if (!obstacle_in(row, now).exists)
 			continue;
 		found.row = row;
-		if (TransactionIdIsValid(write_waits_for(row)))
-			found.transaction = write_waits_for(row);
+		if (obstacle_to_write(row).exists)
+			found.transaction = obstacle_to_write(row).transaction;
 	}
 	return found;
 }
@@ -541,7 +506,7 @@ find_breakable(const LeaseRows *rows, TimestampTz now)
 bool
 may_be_purged(const LeaseRow *row, TimestampTz limit)
 {
-	return is_free(&row->lease, limit) && !TransactionIdIsValid(write_waits_for(row));
+	return is_free(&row->lease, limit) && !obstacle_to_write(row).exists;
 }
 
 /* The highest token that the rows of a resource show. */

@@ -28,38 +28,25 @@ typedef struct Obstacle
 	bool		exists;
 	TransactionId transaction;	/* invalid: a committed lease, until this time */
 	TimestampTz until;
+	const Lease *lease;			/* that lease, or a kept tombstone */
+	bool		open;			/* of several: there is a transaction among them */
 } Obstacle;
 
 extern Obstacle obstacle_in(const LeaseRow *row, TimestampTz now);
 
-typedef enum Verdict
-{
-	VERDICT_GRANT,
-	VERDICT_OWN,				/* the owner holds the lease already, in this mode */
-	VERDICT_REFUSE
-} Verdict;
-
 /* Decision on a request. */
 typedef struct Decision
 {
-	Verdict		verdict;
-	int			slot;			/* GRANT: lease slot to take */
-	const LeaseRow *target;		/* GRANT: row to write, NULL if there is none yet; OWN: the lease */
-	const LeaseRow *former;		/* GRANT: lease that is taken over; of several, the last granted */
-	bool		own_lease;		/* REFUSE: the owner has a lease that conflicts */
-	bool		open;			/* REFUSE: open transactions are among the obstacles */
-	TransactionId transaction;	/* REFUSE: wait for this transaction, */
-	TimestampTz until;			/* or until this time, */
-	const LeaseRow *blocker;	/* or for the end of this lease; NULL: none known */
+	GrantOutcome outcome;		/* GRANTED, with nothing else filled in; or refused, and why */
+	int			slot;			/* GRANTED: lease slot to take */
+	const LeaseRow *target;		/* GRANTED: row to write, NULL if there is none yet */
+	const LeaseRow *former;		/* GRANTED: lease that is taken over; of several, the last granted */
+	const LeaseRow *own;		/* refused, unless the caller may act on this lease: then it is granted again */
 } Decision;
 
 /* Grants */
 extern Decision decide(const LeaseRows *rows, const LeaseRequest *request, TimestampTz now);
 extern bool takes_over(const LeaseRequest *request, const LeaseRow *row);
-
-/* Where a downgrade of an exclusive lease can write the shared lease */
-extern const LeaseRow *free_seat(const LeaseRows *rows, TimestampTz now);
-extern int	unused_slot(const LeaseRows *rows);
 
 /* Actions on a lease. */
 typedef enum OwnAction
