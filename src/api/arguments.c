@@ -286,7 +286,7 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 		require_session_numbers();
 	request->ttl = request->session && PG_ARGISNULL(ttl_argno) ? NO_TTL :
 		ttl_arg(fcinfo, ttl_argno, request->resource);
-	require_ttl_allowed(request->resource, "ttl", request->ttl);
+	require_ttl_allowed(request->resource, "ttl", request->ttl);	/* NO_TTL, too */
 }
 
 /*
