@@ -91,6 +91,7 @@ append_value(StringInfo buffer, Datum value, Oid type)
 	Oid			output;
 	bool		is_varlena;
 	text	   *string;
+	int			length;
 
 	switch (type)
 	{
@@ -105,13 +106,11 @@ append_value(StringInfo buffer, Datum value, Oid type)
 			break;
 		case TEXTOID:
 		case VARCHAROID:
-			string = DatumGetTextPP(value);
-			appendBinaryStringInfo(buffer, VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string));
-			break;
 		case BPCHAROID:
 			string = DatumGetTextPP(value);
+			length = VARSIZE_ANY_EXHDR(string);
 			appendBinaryStringInfo(buffer, VARDATA_ANY(string),
-								   bpchartruelen(VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string)));
+								   type == BPCHAROID ? bpchartruelen(VARDATA_ANY(string), length) : length);
 			break;
 		case NUMERICOID:
 			appendStringInfoString(buffer, numeric_normalize(DatumGetNumeric(value)));
