@@ -51,7 +51,6 @@
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "commands/sequence.h"
-#include "common/hashfn.h"
 #include "common/int.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -137,10 +136,9 @@ set_value(Oid sequence, int64 value)
  * in the high half, and the timeline in the low half. It is never 0.
  */
 static uint64
-era_record(const EraSequences *sequences)
+era_record(Oid token_sequence)
 {
-	uint64		owner = hash_combine64(GetSystemIdentifier(),
-									   hash_combine64(MyDatabaseId, sequences->tokens));
+	uint64		owner = hash_combine64(GetSystemIdentifier(), hash_combine64(MyDatabaseId, token_sequence));
 
 	return (owner >> 32) << 32 | GetWALInsertionTimeLine();
 }
@@ -196,22 +194,27 @@ begin_era(const EraSequences *sequences, uint64 record)
 }
 
 /*
- * Compare the record with this server, and begin a new era if they differ, or
- * if the caller wants a new era. The current role needs no privileges on the
- * sequences.
+ * Make sure that the sequence is above all tokens of earlier eras: compare the
+ * record with this server, and begin a new era if they differ, or if the caller
+ * wants a new era. The current role needs no privileges on the sequences.
+ *
+ * Once in the life of a process is enough. The timeline changes only by a
+ * promotion, and before a promotion the process cannot have needed a token.
  */
 static void
-enter(Oid token_sequence, bool begin_new)
+enter_era(Oid token_sequence, bool begin_new)
 {
-	EraSequences sequences = {
-		.tokens = token_sequence,
-		.record = sequence_beside(token_sequence, "lease_era_seq"),
-		.began = sequence_beside(token_sequence, "lease_era_began_seq")
-	};
-	uint64		record = era_record(&sequences);
+	EraSequences sequences = {.tokens = token_sequence};
+	uint64		record;
 	Oid			role;
 	int			context;
 
+	if (token_sequence == entered_sequence && !begin_new)
+		return;
+
+	sequences.record = sequence_beside(token_sequence, "lease_era_seq");
+	sequences.began = sequence_beside(token_sequence, "lease_era_began_seq");
+	record = era_record(token_sequence);
 	GetUserIdAndSecContext(&role, &context);
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
 	if (begin_new || (uint64) last_value(sequences.record) != record)
@@ -226,32 +229,19 @@ enter(Oid token_sequence, bool begin_new)
 	entered_sequence = token_sequence;
 }
 
-/*
- * Make sure that the sequence is above all tokens of earlier eras.
- *
- * Once in the life of a process is enough. The timeline changes only by a
- * promotion, and before a promotion the process cannot have needed a token.
- */
-static void
-enter_era(Oid token_sequence)
-{
-	if (token_sequence != entered_sequence)
-		enter(token_sequence, false);
-}
-
 TimestampTz
 era_grants_from(LeaseStore *store)
 {
 	if (failover_wait == 0)
 		return DT_NOBEGIN;
-	enter_era(store->token_sequence);
+	enter_era(store->token_sequence, false);
 	return entered_began + failover_wait * INT64CONST(1000);
 }
 
 void
 era_begin(Oid schema)
 {
-	enter(get_relname_relid("lease_token_seq", schema), true);
+	enter_era(get_relname_relid("lease_token_seq", schema), true);
 }
 
 /* --- Tokens --------------------------------------------------------------- */
@@ -293,7 +283,7 @@ store_prepare_token(LeaseStore *store)
 {
 	LockRelationOid(store->token_sequence, RowExclusiveLock);
 	check_sequence(store->token_sequence);
-	enter_era(store->token_sequence);
+	enter_era(store->token_sequence, false);
 }
 
 /*
