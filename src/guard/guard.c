@@ -257,15 +257,6 @@ assert_for_row(Guard *guard, const TriggerData *call, const text *resource)
 	guard->version = assertions_version;
 }
 
-/* Assert the leases of a row, before and after the change. */
-static void
-guard_row(Guard *guard, const TriggerData *call)
-{
-	assert_for_row(guard, call, template_fill(guard->template, call->tg_trigslot));
-	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event) && !template_is_filled(guard->template, call->tg_newslot))
-		assert_for_row(guard, call, template_fill(guard->template, call->tg_newslot));
-}
-
 /*
  * lease_guard('template' [, 'exclusive']) returns trigger
  *
@@ -290,7 +281,9 @@ lease_guard(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("a write to a protected table");
 
 	error_context_stack = &context;
-	guard_row(guard, call);
+	assert_for_row(guard, call, template_fill(guard->template, call->tg_trigslot));
+	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event) && !template_is_filled(guard->template, call->tg_newslot))
+		assert_for_row(guard, call, template_fill(guard->template, call->tg_newslot));
 	error_context_stack = context.previous;
 
 	PG_RETURN_POINTER(TRIGGER_FIRED_BY_UPDATE(call->tg_event) ? call->tg_newtuple : call->tg_trigtuple);

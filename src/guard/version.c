@@ -33,7 +33,7 @@ PG_FUNCTION_INFO_V1(lease_version);
 
 typedef struct VersionColumn
 {
-	AttrNumber	number;
+	int			number;
 	Oid			type;
 	int64		last;			/* highest value of the type */
 	Oid			domain;			/* domain to check; invalid: none */
@@ -103,7 +103,6 @@ lease_version(PG_FUNCTION_ARGS)
 	TriggerData *call = (TriggerData *) fcinfo->context;
 	VersionColumn column;
 	int64		version;
-	int			number;
 	bool		isnull = false;
 	Datum		next;
 	bool		fires_well = CALLED_AS_TRIGGER(fcinfo) && TRIGGER_FIRED_BEFORE(call->tg_event) &&
@@ -114,7 +113,6 @@ lease_version(PG_FUNCTION_ARGS)
 					   fires_well ? "have one argument, the name of a column" : "be BEFORE UPDATE ... FOR EACH ROW",
 					   "Use it in CREATE TRIGGER ... BEFORE UPDATE ... FOR EACH ROW.");
 	column = get_column(call);
-	number = column.number;
 	version = row_version(&column, call->tg_trigslot);
 	if (bms_is_member(column.number - FirstLowInvalidHeapAttributeNumber, call->tg_updatedcols))
 	{
@@ -136,5 +134,5 @@ lease_version(PG_FUNCTION_ARGS)
 	if (OidIsValid(column.domain))
 		domain_check(next, false, column.domain, &fcinfo->flinfo->fn_extra, fcinfo->flinfo->fn_mcxt);
 	PG_RETURN_POINTER(heap_modify_tuple_by_cols(call->tg_newtuple, RelationGetDescr(call->tg_relation),
-												1, &number, &next, &isnull));
+												1, &column.number, &next, &isnull));
 }

@@ -68,14 +68,6 @@
 #define TIMELINE_SHIFT	28		/* 67 seconds */
 #define JUMP_SHIFT		32		/* far above the last known token */
 
-/* The sequences of one installation of the extension. */
-typedef struct EraSequences
-{
-	Oid			tokens;
-	Oid			record;			/* identifies the era, see era_record() */
-	Oid			began;			/* lease time at which the era began; unused in the first era */
-} EraSequences;
-
 static int	failover_wait = 0;	/* milliseconds */
 
 /* Era that this process has entered: its token sequence, and when it began. */
@@ -177,20 +169,20 @@ log_era(uint64 recorded, uint64 record)
 
 /* Begin an era, and record it. The caller holds the lock. */
 static void
-begin_era(const EraSequences *sequences, uint64 record)
+begin_era(Oid token_sequence, Oid record_sequence, Oid began_sequence, uint64 record)
 {
-	uint64		recorded = (uint64) last_value(sequences->record);
+	uint64		recorded = (uint64) last_value(record_sequence);
 
-	set_value(sequences->tokens, first_token(last_value(sequences->tokens), (uint32) record));
+	set_value(token_sequence, first_token(last_value(token_sequence), (uint32) record));
 
 	/* There was nothing to be lost if the extension was created on this timeline. */
 	if (recorded != (uint32) record)
 	{
-		set_value(sequences->began, clock_now());
+		set_value(began_sequence, clock_now());
 		log_era(recorded, record);
 	}
 	XLogFlush(XactLastRecEnd);
-	set_value(sequences->record, (int64) record);
+	set_value(record_sequence, (int64) record);
 }
 
 /*
@@ -204,7 +196,8 @@ begin_era(const EraSequences *sequences, uint64 record)
 static void
 enter_era(Oid token_sequence, bool begin_new)
 {
-	EraSequences sequences = {.tokens = token_sequence};
+	Oid			record_sequence;	/* identifies the era, see era_record() */
+	Oid			began_sequence; /* lease time at which the era began; unused in the first era */
 	uint64		record;
 	Oid			role;
 	int			context;
@@ -212,19 +205,19 @@ enter_era(Oid token_sequence, bool begin_new)
 	if (token_sequence == entered_sequence && !begin_new)
 		return;
 
-	sequences.record = sequence_beside(token_sequence, "lease_era_seq");
-	sequences.began = sequence_beside(token_sequence, "lease_era_began_seq");
+	record_sequence = sequence_beside(token_sequence, "lease_era_seq");
+	began_sequence = sequence_beside(token_sequence, "lease_era_began_seq");
 	record = era_record(token_sequence);
 	GetUserIdAndSecContext(&role, &context);
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
-	if (begin_new || (uint64) last_value(sequences.record) != record)
+	if (begin_new || (uint64) last_value(record_sequence) != record)
 	{
-		LockDatabaseObject(RelationRelationId, sequences.record, 0, ExclusiveLock);
-		if (begin_new || (uint64) last_value(sequences.record) != record)
-			begin_era(&sequences, record);
-		UnlockDatabaseObject(RelationRelationId, sequences.record, 0, ExclusiveLock);
+		LockDatabaseObject(RelationRelationId, record_sequence, 0, ExclusiveLock);
+		if (begin_new || (uint64) last_value(record_sequence) != record)
+			begin_era(token_sequence, record_sequence, began_sequence, record);
+		UnlockDatabaseObject(RelationRelationId, record_sequence, 0, ExclusiveLock);
 	}
-	entered_began = last_value(sequences.began);
+	entered_began = last_value(began_sequence);
 	SetUserIdAndSecContext(role, context);
 	entered_sequence = token_sequence;
 }
