@@ -77,7 +77,6 @@
 
 /* 17: LockHeldByMe() can include stronger modes, and ShmemVariableCache was renamed. */
 #if PG_VERSION_NUM < 170000
-#include "access/transam.h"
 #include "storage/lock.h"
 #define LockHeldByMe(tag, mode, or_stronger) LockHeldByMe(tag, mode)
 #define TransamVariables ShmemVariableCache

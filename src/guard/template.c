@@ -135,7 +135,6 @@ resolve_column(Template *template, const char *name, TemplatePart *part)
 {
 	const char *text = template->text;
 	Relation	table = template->table;
-	TupleDesc	desc = RelationGetDescr(table);
 	AttrNumber	number = get_attnum(RelationGetRelid(table), name);
 	Form_pg_attribute column;
 
@@ -152,7 +151,7 @@ resolve_column(Template *template, const char *name, TemplatePart *part)
 				 errmsg("column \"%s\" of lease template \"%s\" is a system column", name, printable_string(text)),
 				 errhint("Use columns that identify the row.")));
 
-	column = TupleDescAttr(desc, number - 1);
+	column = TupleDescAttr(RelationGetDescr(table), number - 1);
 	if (column->attgenerated != '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_COLUMN_REFERENCE),
