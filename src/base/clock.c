@@ -167,20 +167,23 @@ clock_report_step(void)
 						 difference < 0 ? "later" : "earlier")));
 }
 
-/* Read the identifier of this boot of this machine; false if there is none. */
+/* Read a file that has one line; false if there is none. */
 static bool
-read_boot_id(char *boot_id)
+read_line(const char *path, char *line)
 {
-	FILE	   *file = AllocateFile(BOOT_ID_FILE, "r");
-	size_t		length = 0;
+	FILE	   *file = AllocateFile(path, "r");
 
-	if (file != NULL)
+	if (file == NULL)
 	{
-		length = fread(boot_id, 1, BOOT_ID_LENGTH, file);
-		FreeFile(file);
+		if (errno != ENOENT)
+			ereport(LOG,
+					(errcode_for_file_access(),
+					 errmsg("could not open file \"%s\": %m", path)));
+		return false;
 	}
-	boot_id[length] = '\0';
-	return strspn(boot_id, "0123456789abcdef-") == BOOT_ID_LENGTH;
+	line[fread(line, 1, MAX_LINE - 1, file)] = '\0';
+	FreeFile(file);
+	return true;
 }
 
 /* Build the line that the file consists of. It ends with a checksum of the rest. */
@@ -200,36 +203,23 @@ form_line(char *line, const char *boot_id, int64 offset)
 static bool
 load_offset(const char *boot_id)
 {
-	FILE	   *file = AllocateFile(CLOCK_FILE, "r");
 	char		line[MAX_LINE];
 	char		good_line[MAX_LINE];
-	char		saved_id[BOOT_ID_LENGTH + 1];
+	bool		this_boot;
 
-	if (file == NULL)
-	{
-		if (errno != ENOENT)
-			ereport(LOG,
-					(errcode_for_file_access(),
-					 errmsg("could not open file \"%s\": %m", CLOCK_FILE)));
+	if (!read_line(CLOCK_FILE, line))
 		return false;
-	}
-	line[fread(line, 1, sizeof(line) - 1, file)] = '\0';
-	FreeFile(file);
-
-	strlcpy(saved_id, line, sizeof(saved_id));
-	clock_offset = strtoi64(line + strlen(saved_id), NULL, 10);
-	form_line(good_line, saved_id, clock_offset);
-	if (strcmp(line, good_line) != 0)
-		ereport(LOG,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("file \"%s\" is damaged", CLOCK_FILE),
-				 errdetail("Lease time starts from the wall clock.")));
-	else if (strcmp(saved_id, boot_id) != 0)
-		ereport(LOG,
-				(errmsg("file \"%s\" was written on another machine, or before the last boot of this one", CLOCK_FILE),
-				 errdetail("Lease time starts from the wall clock.")));
-	else
+	this_boot = strncmp(line, boot_id, BOOT_ID_LENGTH) == 0;
+	clock_offset = this_boot ? strtoi64(line + BOOT_ID_LENGTH, NULL, 10) : 0;
+	form_line(good_line, boot_id, clock_offset);
+	if (strcmp(line, good_line) == 0)
 		return true;
+
+	ereport(LOG,
+			(this_boot || strlen(line) < BOOT_ID_LENGTH ?
+			 (errcode(ERRCODE_DATA_CORRUPTED), errmsg("file \"%s\" is damaged", CLOCK_FILE)) :
+			 errmsg("file \"%s\" was written on another machine, or before the last boot of this one", CLOCK_FILE),
+			 errdetail("Lease time starts from the wall clock.")));
 	return false;
 }
 
@@ -255,18 +245,19 @@ save_offset(const char *boot_id)
 static void
 start_steady_clock(void)
 {
-	char		boot_id[BOOT_ID_LENGTH + 1];
+	char		boot_id[MAX_LINE];
+	bool		has_boot_id;
 
 	if (read_clock(CLOCK_BOOTTIME) < 0)
 		return;
 	clock_source = SOURCE_STEADY;
-	if (!read_boot_id(boot_id))
-		clock_offset = wall_ahead_of_steady();
-	else if (!load_offset(boot_id))
-	{
-		clock_offset = wall_ahead_of_steady();
+	has_boot_id = read_line(BOOT_ID_FILE, boot_id) && strspn(boot_id, "0123456789abcdef-") == BOOT_ID_LENGTH;
+	boot_id[BOOT_ID_LENGTH] = '\0';
+	if (has_boot_id && load_offset(boot_id))
+		return;
+	clock_offset = wall_ahead_of_steady();
+	if (has_boot_id)
 		save_offset(boot_id);
-	}
 }
 
 void

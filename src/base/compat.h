@@ -77,7 +77,6 @@
 
 /* 17: LockHeldByMe() can include stronger modes, and ShmemVariableCache was renamed. */
 #if PG_VERSION_NUM < 170000
-#include "access/transam.h"
 #include "storage/lock.h"
 #define LockHeldByMe(tag, mode, or_stronger) LockHeldByMe(tag, mode)
 #define TransamVariables ShmemVariableCache
@@ -126,9 +125,8 @@ find_option(const char *name, bool create_placeholders, bool skip_errors, int el
 	return NULL;
 }
 
-/* 16: one function checks the owner of any object, and settings have their own allocator. */
+/* 16: one function checks the owner of any object. */
 #define object_ownercheck(class, object, role) pg_class_ownercheck(object, role)
-#define guc_malloc(elevel, size) malloc(size)
 
 /* 16: an update tells which indexes need entries, not only whether any does. */
 #define TU_UpdateIndexes bool

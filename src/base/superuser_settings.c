@@ -44,7 +44,5 @@ define_superuser_settings(void (*define) (void), const char *const *names, int c
 	for (int i = 0; i < count; i++)
 		if (before[i] == PGC_S_CLIENT && first_source(names[i]) == PGC_S_DEFAULT)
 			hidden = true;
-
-	pfree(before);
 	return hidden;
 }

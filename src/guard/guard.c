@@ -16,12 +16,10 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_trigger.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
 #include "utils/rel.h"
@@ -36,7 +34,6 @@ PG_FUNCTION_INFO_V1(lease_guard);
 typedef struct Guard
 {
 	Template   *template;
-	bool		exclusive;		/* shared leases and permits do not suffice */
 	bool		hides_name;		/* errors must not show the name */
 
 	/* What the row before asserted: one lease often covers many rows. See is_covered(). */
@@ -44,11 +41,15 @@ typedef struct Guard
 	uint64		version;		/* of the assertions */
 } Guard;
 
-/* The settings, raw and parsed; parsed values are NULL when empty. */
+/* The settings, as strings and parsed. The empty string stands for none. */
 static char *owner_setting;
 static char *token_setting;
-static const text *session_owner = NULL;
-static const int64 *session_token = NULL;
+static int64 session_token;
+static union
+{
+	text		name;
+	char		space[VARHDRSZ + MAX_NAME_LENGTH];
+}			session_owner;
 
 /* What the server knows of lease_lock.owner. */
 static const struct config_generic *owner_config;
@@ -56,30 +57,19 @@ static const struct config_generic *owner_config;
 static bool
 check_owner(char **newval, void **extra, GucSource source)
 {
-	size_t		length = strlen(*newval);
-	text	   *owner;
-
-	if (length == 0)
+	if (strlen(*newval) <= MAX_NAME_LENGTH)
 		return true;
-	if (length > MAX_NAME_LENGTH)
-	{
-		GUC_check_errdetail("The owner of a lease must not be longer than %d bytes.", MAX_NAME_LENGTH);
-		return false;
-	}
-
-	owner = guc_malloc(LOG, VARHDRSZ + length);
-	if (owner == NULL)
-		return false;
-	SET_VARSIZE(owner, VARHDRSZ + length);
-	memcpy(VARDATA(owner), *newval, length);
-	*extra = owner;
-	return true;
+	GUC_check_errdetail("The owner of a lease must not be longer than %d bytes.", MAX_NAME_LENGTH);
+	return false;
 }
 
 static void
 assign_owner(const char *newval, void *extra)
 {
-	session_owner = extra;
+	size_t		length = strlen(newval);
+
+	SET_VARSIZE(&session_owner, VARHDRSZ + length);
+	memcpy(session_owner.space + VARHDRSZ, newval, length);
 	assertions_version++;
 }
 
@@ -87,32 +77,19 @@ static bool
 check_token(char **newval, void **extra, GucSource source)
 {
 	char	   *end;
-	int64	   *token;
-	int64		value;
-
-	if ((*newval)[0] == '\0')
-		return true;
 
 	errno = 0;
-	value = strtoi64(*newval, &end, 10);
-	if (errno != 0 || end == *newval || *end != '\0')
-	{
-		GUC_check_errdetail("The token of a lease is a whole number of type bigint.");
-		return false;
-	}
-
-	token = guc_malloc(LOG, sizeof(int64));
-	if (token == NULL)
-		return false;
-	*token = value;
-	*extra = token;
-	return true;
+	(void) strtoi64(*newval, &end, 10);
+	if ((*newval)[0] == '\0' || (errno == 0 && *end == '\0'))
+		return true;
+	GUC_check_errdetail("The token of a lease is a whole number of type bigint.");
+	return false;
 }
 
 static void
 assign_token(const char *newval, void *extra)
 {
-	session_token = extra;
+	session_token = strtoi64(newval, NULL, 10);
 	assertions_version++;
 }
 
@@ -139,25 +116,17 @@ guard_init(void)
 							   check_token, assign_token, NULL);
 }
 
-/* Refuse a trigger that was created by hand in a form that does not work. */
-static void
-check_trigger(FunctionCallInfo fcinfo)
+/* Refuse a call that no trigger makes, or a trigger that was created by hand in a form that does not work. */
+void
+refuse_trigger(FunctionCallInfo fcinfo, const char *function, const char *requirement, const char *hint)
 {
-	TriggerData *call = CALLED_AS_TRIGGER(fcinfo) ? (TriggerData *) fcinfo->context : NULL;
-	bool		fires_well = call != NULL && TRIGGER_FIRED_BEFORE(call->tg_event) &&
-		TRIGGER_FIRED_FOR_ROW(call->tg_event) != TRIGGER_FIRED_BY_TRUNCATE(call->tg_event);
-
-	if (fires_well && (call->tg_trigger->tgnargs == 1 ||
-					   (call->tg_trigger->tgnargs == 2 && strcmp(call->tg_trigger->tgargs[1], "exclusive") == 0)))
-		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-			 call == NULL ? errmsg("lease_guard() can only be called as a trigger") :
-			 errmsg(fires_well ?
-					"trigger \"%s\" with lease_guard() must have as arguments a template and, if wanted, 'exclusive'" :
-					"trigger \"%s\" with lease_guard() must be BEFORE ... FOR EACH ROW, or BEFORE TRUNCATE",
-					call->tg_trigger->tgname),
-			 errhint("Call lease_protect() to protect a table.")));
+			 CALLED_AS_TRIGGER(fcinfo) ?
+			 errmsg("trigger \"%s\" with %s must %s",
+					((TriggerData *) fcinfo->context)->tg_trigger->tgname, function, requirement) :
+			 errmsg("%s can only be called as a trigger", function),
+			 errhint("%s", hint)));
 }
 
 /* Get the state of the trigger for this statement, and create it at the first row. */
@@ -167,15 +136,23 @@ get_guard(FunctionCallInfo fcinfo)
 	TriggerData *call = (TriggerData *) fcinfo->context;
 	Guard	   *guard = fcinfo->flinfo->fn_extra;
 	MemoryContext context;
+	bool		fires_well;
 
 	if (guard != NULL)
 		return guard;
 
-	check_trigger(fcinfo);
+	fires_well = CALLED_AS_TRIGGER(fcinfo) && TRIGGER_FIRED_BEFORE(call->tg_event) &&
+		(TRIGGER_FIRED_FOR_ROW(call->tg_event) || TRIGGER_FIRED_BY_TRUNCATE(call->tg_event));
+	if (!fires_well || (call->tg_trigger->tgnargs != 1 &&
+						(call->tg_trigger->tgnargs != 2 || strcmp(call->tg_trigger->tgargs[1], "exclusive") != 0)))
+		refuse_trigger(fcinfo, "lease_guard()",
+					   fires_well ? "have as arguments a template and, if wanted, 'exclusive'" :
+					   "be BEFORE ... FOR EACH ROW, or BEFORE TRUNCATE",
+					   "Call lease_protect() to protect a table.");
+
 	context = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 	guard = palloc0(sizeof(Guard));
 	guard->template = template_for_table(call->tg_trigger->tgargs[0], call->tg_relation);
-	guard->exclusive = call->tg_trigger->tgnargs == 2;
 	guard->hides_name = !template_is_visible(guard->template);
 	MemoryContextSwitchTo(context);
 
@@ -256,38 +233,28 @@ is_covered(const Guard *guard, const text *resource, const Asserter *asserter)
 }
 
 static void
-assert_for_row(Guard *guard, Relation table, const text *resource)
+assert_for_row(Guard *guard, const TriggerData *call, const text *resource)
 {
-	Claim		claim = {.token = session_token};
+	Claim		claim = {.owner = &session_owner.name, .token = token_setting[0] != '\0' ? &session_token : NULL};
 	Asserter	asserter = {
 		.role = writing_role(),
 		.other_role = session_role(),
-		.exclusive = guard->exclusive,
-		.row_of = guard->hides_name ? RelationGetRelationName(table) : NULL
+		.exclusive = call->tg_trigger->tgnargs == 2,
+		.row_of = guard->hides_name ? RelationGetRelationName(call->tg_relation) : NULL
 	};
 
-	if (session_owner == NULL)
+	if (owner_setting[0] == '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("lease_lock.owner is not set for the lease on %s", asserted_name(resource, &asserter)),
 				 errhint("Acquire the lease, and in the transaction that writes, "
 						 "set lease_lock.owner to its owner with SET LOCAL.")));
 
-	claim.owner = session_owner;
 	if (is_covered(guard, resource, &asserter))
 		return;
 	assert_lease(resource, &claim, &asserter);
 	guard->asserted = find_assertion(resource, &claim);
 	guard->version = assertions_version;
-}
-
-/* Assert the leases of a row, before and after the change. */
-static void
-guard_row(Guard *guard, const TriggerData *call)
-{
-	assert_for_row(guard, call->tg_relation, template_fill(guard->template, call->tg_trigslot));
-	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event) && !template_is_filled(guard->template, call->tg_newslot))
-		assert_for_row(guard, call->tg_relation, template_fill(guard->template, call->tg_newslot));
 }
 
 /*
@@ -314,7 +281,9 @@ lease_guard(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("a write to a protected table");
 
 	error_context_stack = &context;
-	guard_row(guard, call);
+	assert_for_row(guard, call, template_fill(guard->template, call->tg_trigslot));
+	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event) && !template_is_filled(guard->template, call->tg_newslot))
+		assert_for_row(guard, call, template_fill(guard->template, call->tg_newslot));
 	error_context_stack = context.previous;
 
 	PG_RETURN_POINTER(TRIGGER_FIRED_BY_UPDATE(call->tg_event) ? call->tg_newtuple : call->tg_trigtuple);

@@ -12,6 +12,8 @@
 
 /* guard.c: lets only the holder of a lease write a row */
 extern void guard_init(void);
+pg_noreturn extern void refuse_trigger(FunctionCallInfo fcinfo, const char *function, const char *requirement,
+									   const char *hint);
 
 /* protect.c: which triggers a table has */
 extern List *triggers_of(Oid relid, Oid function, bool for_rows);

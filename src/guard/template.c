@@ -91,6 +91,7 @@ append_value(StringInfo buffer, Datum value, Oid type)
 	Oid			output;
 	bool		is_varlena;
 	text	   *string;
+	int			length;
 
 	switch (type)
 	{
@@ -105,13 +106,11 @@ append_value(StringInfo buffer, Datum value, Oid type)
 			break;
 		case TEXTOID:
 		case VARCHAROID:
-			string = DatumGetTextPP(value);
-			appendBinaryStringInfo(buffer, VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string));
-			break;
 		case BPCHAROID:
 			string = DatumGetTextPP(value);
+			length = VARSIZE_ANY_EXHDR(string);
 			appendBinaryStringInfo(buffer, VARDATA_ANY(string),
-								   bpchartruelen(VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string)));
+								   type == BPCHAROID ? bpchartruelen(VARDATA_ANY(string), length) : length);
 			break;
 		case NUMERICOID:
 			appendStringInfoString(buffer, numeric_normalize(DatumGetNumeric(value)));
@@ -136,7 +135,6 @@ resolve_column(Template *template, const char *name, TemplatePart *part)
 {
 	const char *text = template->text;
 	Relation	table = template->table;
-	TupleDesc	desc = RelationGetDescr(table);
 	AttrNumber	number = get_attnum(RelationGetRelid(table), name);
 	Form_pg_attribute column;
 
@@ -153,7 +151,7 @@ resolve_column(Template *template, const char *name, TemplatePart *part)
 				 errmsg("column \"%s\" of lease template \"%s\" is a system column", name, printable_string(text)),
 				 errhint("Use columns that identify the row.")));
 
-	column = TupleDescAttr(desc, number - 1);
+	column = TupleDescAttr(RelationGetDescr(table), number - 1);
 	if (column->attgenerated != '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_COLUMN_REFERENCE),

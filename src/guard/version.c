@@ -27,36 +27,17 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-#include "base/base.h"
+#include "guard/guard.h"
 
 PG_FUNCTION_INFO_V1(lease_version);
 
 typedef struct VersionColumn
 {
-	AttrNumber	number;
+	int			number;
 	Oid			type;
 	int64		last;			/* highest value of the type */
 	Oid			domain;			/* domain to check; invalid: none */
 } VersionColumn;
-
-static void
-check_trigger(FunctionCallInfo fcinfo)
-{
-	TriggerData *call = CALLED_AS_TRIGGER(fcinfo) ? (TriggerData *) fcinfo->context : NULL;
-	bool		fires_well = call != NULL && TRIGGER_FIRED_BEFORE(call->tg_event) &&
-		TRIGGER_FIRED_FOR_ROW(call->tg_event) && TRIGGER_FIRED_BY_UPDATE(call->tg_event);
-
-	if (fires_well && call->tg_trigger->tgnargs == 1)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-			 call == NULL ? errmsg("lease_version() can only be called as a trigger") :
-			 errmsg(fires_well ?
-					"trigger \"%s\" with lease_version() must have one argument, the name of a column" :
-					"trigger \"%s\" with lease_version() must be BEFORE UPDATE ... FOR EACH ROW",
-					call->tg_trigger->tgname),
-			 call == NULL ? errhint("Use it in CREATE TRIGGER ... BEFORE UPDATE ... FOR EACH ROW.") : 0));
-}
 
 static VersionColumn
 get_column(const TriggerData *call)
@@ -107,12 +88,10 @@ refuse_stale(const TriggerData *call, const VersionColumn *column, int64 version
 			 !column_is_visible(call->tg_relation, column->number) ?
 			 errmsg("stale write to table \"%s\": the update sets column \"%s\" to a version other than the next one",
 					RelationGetRelationName(call->tg_relation), name) :
-			 slot_attisnull(call->tg_newslot, column->number) ?
-			 errmsg("stale write to table \"%s\": column \"%s\" is at " INT64_FORMAT ", the update sets it to null",
-					RelationGetRelationName(call->tg_relation), name, version) :
-			 errmsg("stale write to table \"%s\": column \"%s\" is at " INT64_FORMAT ", the update sets it to " INT64_FORMAT,
+			 errmsg("stale write to table \"%s\": column \"%s\" is at " INT64_FORMAT ", the update sets it to %s",
 					RelationGetRelationName(call->tg_relation), name, version,
-					row_version(column, call->tg_newslot)),
+					slot_attisnull(call->tg_newslot, column->number) ? "null" :
+					psprintf(INT64_FORMAT, row_version(column, call->tg_newslot))),
 			 errdetail("An update must set it to the version that was read, plus one."),
 			 errhint("Read the row again and repeat the change.")));
 }
@@ -124,13 +103,16 @@ lease_version(PG_FUNCTION_ARGS)
 	TriggerData *call = (TriggerData *) fcinfo->context;
 	VersionColumn column;
 	int64		version;
-	int			number;
 	bool		isnull = false;
 	Datum		next;
+	bool		fires_well = CALLED_AS_TRIGGER(fcinfo) && TRIGGER_FIRED_BEFORE(call->tg_event) &&
+		TRIGGER_FIRED_FOR_ROW(call->tg_event) && TRIGGER_FIRED_BY_UPDATE(call->tg_event);
 
-	check_trigger(fcinfo);
+	if (!fires_well || call->tg_trigger->tgnargs != 1)
+		refuse_trigger(fcinfo, "lease_version()",
+					   fires_well ? "have one argument, the name of a column" : "be BEFORE UPDATE ... FOR EACH ROW",
+					   "Use it in CREATE TRIGGER ... BEFORE UPDATE ... FOR EACH ROW.");
 	column = get_column(call);
-	number = column.number;
 	version = row_version(&column, call->tg_trigslot);
 	if (bms_is_member(column.number - FirstLowInvalidHeapAttributeNumber, call->tg_updatedcols))
 	{
@@ -152,5 +134,5 @@ lease_version(PG_FUNCTION_ARGS)
 	if (OidIsValid(column.domain))
 		domain_check(next, false, column.domain, &fcinfo->flinfo->fn_extra, fcinfo->flinfo->fn_mcxt);
 	PG_RETURN_POINTER(heap_modify_tuple_by_cols(call->tg_newtuple, RelationGetDescr(call->tg_relation),
-												1, &number, &next, &isnull));
+												1, &column.number, &next, &isnull));
 }

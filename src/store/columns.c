@@ -9,7 +9,6 @@
 
 #include "catalog/pg_type.h"
 #include "utils/rel.h"
-#include "utils/timestamp.h"
 
 #include "store/columns.h"
 

@@ -20,8 +20,6 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/multixact.h"
 #include "access/relscan.h"
@@ -85,25 +83,16 @@ static void
 read_lockers(LeaseRow *row)
 {
 	HeapTupleHeader header = row->tuple->t_data;
-	uint16		infomask = header->t_infomask;
-	TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
-	MultiXactMember *members;
-	int			nmembers;
+	MultiXactMember only = {HeapTupleHeaderGetRawXmax(header), single_status(header)};
+	MultiXactMember *members = &only;
+	int			nmembers = 1;
 
-	if ((infomask & HEAP_XMAX_INVALID) != 0 || !TransactionIdIsValid(xmax))
+	if ((header->t_infomask & HEAP_XMAX_INVALID) != 0)
 		return;
-
-	if ((infomask & HEAP_XMAX_IS_MULTI) == 0)
-	{
-		note_locker(row, xmax, single_status(header));
-		return;
-	}
-
-	nmembers = GetMultiXactIdMembers(xmax, &members, false, HEAP_XMAX_IS_LOCKED_ONLY(infomask));
+	if ((header->t_infomask & HEAP_XMAX_IS_MULTI) != 0)
+		nmembers = GetMultiXactIdMembers(only.xid, &members, false, HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask));
 	for (int i = 0; i < nmembers; i++)
 		note_locker(row, members[i].xid, members[i].status);
-	if (nmembers > 0)
-		pfree(members);
 }
 
 /*
@@ -166,11 +155,12 @@ begin_scan(LeaseStore *store, Snapshot snapshot, const text *resource, int below
 
 /*
  * Go to the next version that the snapshot shows. All current versions of the
- * lease slots from done on have been found. So many dead entries in sequence
- * are older versions of these slots, and the scan skips to the slots below.
+ * lease slots from *done on have been found. So many dead entries in sequence
+ * are older versions of these slots, and the scan skips, once, to the slots
+ * below.
  */
 static bool
-next_version(LeaseStore *store, IndexScanDesc *scan, const text *resource, int done, int *skipped_to)
+next_version(LeaseStore *store, IndexScanDesc *scan, const text *resource, int *done)
 {
 	int			dead = 0;
 
@@ -180,14 +170,13 @@ next_version(LeaseStore *store, IndexScanDesc *scan, const text *resource, int d
 
 		if (!(*scan)->xs_heap_continue)
 		{
-			if (dead > MAX_DEAD_ENTRIES && *skipped_to > done)
+			if (dead > MAX_DEAD_ENTRIES && *done <= MAX_SLOT)
 			{
 				Snapshot	snapshot = (*scan)->xs_snapshot;
 
 				index_endscan(*scan);
-				*scan = begin_scan(store, snapshot, resource, done);
-				*skipped_to = done;
-				dead = 0;
+				*scan = begin_scan(store, snapshot, resource, *done);
+				*done = MAX_SLOT + 1;
 			}
 			if (index_getnext_tid(*scan, BackwardScanDirection) == NULL)
 				return false;
@@ -216,21 +205,17 @@ static void
 scan_rows(LeaseStore *store, const text *resource, LeaseRows *rows)
 {
 	int			done = MAX_SLOT + 1;
-	int			skip_below = MAX_SLOT + 1;
-	int			skipped_to = MAX_SLOT + 1;
 	SnapshotData dirty;
 	IndexScanDesc scan;
 
 	InitDirtySnapshot(dirty);
-	scan = begin_scan(store, &dirty, resource, MAX_SLOT + 1);
-	while (done > EXCLUSIVE_SLOT && next_version(store, &scan, resource, skip_below, &skipped_to))
+	scan = begin_scan(store, &dirty, resource, done);
+	while (done > EXCLUSIVE_SLOT && next_version(store, &scan, resource, &done))
 	{
 		LeaseRow   *row = add_row(rows);
 
 		read_row(store, &dirty, row);
-		if (!is_open(row))
-			done = row->lease.slot;
-		skip_below = is_open(row) ? MAX_SLOT + 1 : done;	/* else it would find this slot twice */
+		done = is_open(row) ? MAX_SLOT + 1 : row->lease.slot;	/* else it would find an open slot twice */
 		RACE_POINT("in a look");
 	}
 	index_endscan(scan);

@@ -11,7 +11,6 @@
 #include "postgres.h"
 
 #include "access/sysattr.h"
-#include "access/tableam.h"
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/procarray.h"
@@ -22,7 +21,6 @@
 
 struct StoreScan
 {
-	Relation	table;
 	TupleTableSlot *slot;
 	TableScanDesc scan;
 	Snapshot	snapshot;		/* taken when the scan begins */
@@ -47,7 +45,6 @@ store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber last,
 	ItemPointerSet(&from, first, 0);
 	ItemPointerSet(&to, last, PG_UINT16_MAX);
 	*scan = (StoreScan) {
-		.table = store->table,
 		.slot = table_slot_create(store->table, NULL),
 		.snapshot = RegisterSnapshot(GetLatestSnapshot()),
 		.rows = rows,
@@ -107,7 +104,7 @@ store_next(StoreScan *scan, Lease *lease, ItemPointerData *tid)
 		slot_getallattrs(slot);
 		lease_from_columns(lease, slot->tts_values, slot->tts_isnull);
 		if ((scan->wanted == NULL || scan->wanted(lease, scan->arg)) &&
-			(table_tuple_satisfies_snapshot(scan->table, slot, scan->snapshot) ||
+			(table_tuple_satisfies_snapshot(scan->scan->rs_rd, slot, scan->snapshot) ||
 			 (scan->rows == SCAN_POSSIBLE && granted_meanwhile(scan, lease))))
 		{
 			*tid = slot->tts_tid;

@@ -15,7 +15,6 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/relation.h"
 #include "access/sysattr.h"
 #include "access/table.h"
@@ -196,20 +195,19 @@ make_store(Relation table, LOCKMODE lockmode)
 	LeaseStore *store = palloc0(sizeof(LeaseStore));
 	Oid			relid = RelationGetRelid(table);
 
-	store->table = table;
-	if (relid != table_oid || !OidIsValid(sequence_oid))
+	store->token_sequence = relid == table_oid ? sequence_oid : InvalidOid;
+	if (!OidIsValid(store->token_sequence))
 	{
 		/* From here on, an invalidation clears this, and the next call checks again. */
 		table_oid = relid;
-		check_table(store->table);
-		check_indexes(store->table);
+		check_table(table);
+		check_indexes(table);
 		store->token_sequence = extension_relation("lease_token_seq", false);
 		sequence_oid = table_oid == relid ? store->token_sequence : InvalidOid;
 	}
-	else
-		store->token_sequence = sequence_oid;
 
-	store->primary_key = open_primary_key(store->table, lockmode);
+	store->table = table;
+	store->primary_key = open_primary_key(table, lockmode);
 	store->lockmode = lockmode;
 	store->slot = table_slot_create(store->table, NULL);
 	return store;
@@ -225,14 +223,9 @@ store_open(LOCKMODE lockmode)
 {
 	Relation	table;
 
-	do
-	{
-		table = try_table_open(OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock", false),
-							   lockmode);
-		if (table == NULL)
-			table_oid = InvalidOid; /* dropped meanwhile; there may be a new one */
-	} while (table == NULL);
-
+	while ((table = try_table_open(OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock", false),
+								   lockmode)) == NULL)
+		table_oid = InvalidOid; /* dropped meanwhile; there may be a new one */
 	return make_store(table, lockmode);
 }
 

@@ -51,7 +51,6 @@
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "commands/sequence.h"
-#include "common/hashfn.h"
 #include "common/int.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -68,14 +67,6 @@
 #define CLOCK_SHIFT		2		/* four tokens for each microsecond */
 #define TIMELINE_SHIFT	28		/* 67 seconds */
 #define JUMP_SHIFT		32		/* far above the last known token */
-
-/* The sequences of one installation of the extension. */
-typedef struct EraSequences
-{
-	Oid			tokens;
-	Oid			record;			/* identifies the era, see era_record() */
-	Oid			began;			/* lease time at which the era began; unused in the first era */
-} EraSequences;
 
 static int	failover_wait = 0;	/* milliseconds */
 
@@ -137,10 +128,9 @@ set_value(Oid sequence, int64 value)
  * in the high half, and the timeline in the low half. It is never 0.
  */
 static uint64
-era_record(const EraSequences *sequences)
+era_record(Oid token_sequence)
 {
-	uint64		owner = hash_combine64(GetSystemIdentifier(),
-									   hash_combine64(MyDatabaseId, sequences->tokens));
+	uint64		owner = hash_combine64(GetSystemIdentifier(), hash_combine64(MyDatabaseId, token_sequence));
 
 	return (owner >> 32) << 32 | GetWALInsertionTimeLine();
 }
@@ -179,64 +169,57 @@ log_era(uint64 recorded, uint64 record)
 
 /* Begin an era, and record it. The caller holds the lock. */
 static void
-begin_era(const EraSequences *sequences, uint64 record)
+begin_era(Oid token_sequence, Oid record_sequence, Oid began_sequence, uint64 record)
 {
-	uint64		recorded = (uint64) last_value(sequences->record);
+	uint64		recorded = (uint64) last_value(record_sequence);
 
-	set_value(sequences->tokens, first_token(last_value(sequences->tokens), (uint32) record));
+	set_value(token_sequence, first_token(last_value(token_sequence), (uint32) record));
 
 	/* There was nothing to be lost if the extension was created on this timeline. */
 	if (recorded != (uint32) record)
 	{
-		set_value(sequences->began, clock_now());
+		set_value(began_sequence, clock_now());
 		log_era(recorded, record);
 	}
 	XLogFlush(XactLastRecEnd);
-	set_value(sequences->record, (int64) record);
+	set_value(record_sequence, (int64) record);
 }
 
 /*
- * Compare the record with this server, and begin a new era if they differ, or
- * if the caller wants a new era. The current role needs no privileges on the
- * sequences.
- */
-static void
-enter(Oid token_sequence, bool begin_new)
-{
-	EraSequences sequences = {
-		.tokens = token_sequence,
-		.record = sequence_beside(token_sequence, "lease_era_seq"),
-		.began = sequence_beside(token_sequence, "lease_era_began_seq")
-	};
-	uint64		record = era_record(&sequences);
-	Oid			role;
-	int			context;
-
-	GetUserIdAndSecContext(&role, &context);
-	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
-	if (begin_new || (uint64) last_value(sequences.record) != record)
-	{
-		LockDatabaseObject(RelationRelationId, sequences.record, 0, ExclusiveLock);
-		if (begin_new || (uint64) last_value(sequences.record) != record)
-			begin_era(&sequences, record);
-		UnlockDatabaseObject(RelationRelationId, sequences.record, 0, ExclusiveLock);
-	}
-	entered_began = last_value(sequences.began);
-	SetUserIdAndSecContext(role, context);
-	entered_sequence = token_sequence;
-}
-
-/*
- * Make sure that the sequence is above all tokens of earlier eras.
+ * Make sure that the sequence is above all tokens of earlier eras: compare the
+ * record with this server, and begin a new era if they differ, or if the caller
+ * wants a new era. The current role needs no privileges on the sequences.
  *
  * Once in the life of a process is enough. The timeline changes only by a
  * promotion, and before a promotion the process cannot have needed a token.
  */
 static void
-enter_era(Oid token_sequence)
+enter_era(Oid token_sequence, bool begin_new)
 {
-	if (token_sequence != entered_sequence)
-		enter(token_sequence, false);
+	Oid			record_sequence;	/* identifies the era, see era_record() */
+	Oid			began_sequence; /* lease time at which the era began; unused in the first era */
+	uint64		record;
+	Oid			role;
+	int			context;
+
+	if (token_sequence == entered_sequence && !begin_new)
+		return;
+
+	record_sequence = sequence_beside(token_sequence, "lease_era_seq");
+	began_sequence = sequence_beside(token_sequence, "lease_era_began_seq");
+	record = era_record(token_sequence);
+	GetUserIdAndSecContext(&role, &context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, context | SECURITY_LOCAL_USERID_CHANGE);
+	if (begin_new || (uint64) last_value(record_sequence) != record)
+	{
+		LockDatabaseObject(RelationRelationId, record_sequence, 0, ExclusiveLock);
+		if (begin_new || (uint64) last_value(record_sequence) != record)
+			begin_era(token_sequence, record_sequence, began_sequence, record);
+		UnlockDatabaseObject(RelationRelationId, record_sequence, 0, ExclusiveLock);
+	}
+	entered_began = last_value(began_sequence);
+	SetUserIdAndSecContext(role, context);
+	entered_sequence = token_sequence;
 }
 
 TimestampTz
@@ -244,14 +227,14 @@ era_grants_from(LeaseStore *store)
 {
 	if (failover_wait == 0)
 		return DT_NOBEGIN;
-	enter_era(store->token_sequence);
+	enter_era(store->token_sequence, false);
 	return entered_began + failover_wait * INT64CONST(1000);
 }
 
 void
 era_begin(Oid schema)
 {
-	enter(get_relname_relid("lease_token_seq", schema), true);
+	enter_era(get_relname_relid("lease_token_seq", schema), true);
 }
 
 /* --- Tokens --------------------------------------------------------------- */
@@ -293,7 +276,7 @@ store_prepare_token(LeaseStore *store)
 {
 	LockRelationOid(store->token_sequence, RowExclusiveLock);
 	check_sequence(store->token_sequence);
-	enter_era(store->token_sequence);
+	enter_era(store->token_sequence, false);
 }
 
 /*

@@ -15,17 +15,11 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/tableam.h"
 #include "access/xact.h"
-#include "catalog/index.h"
-#include "executor/executor.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "rules/rules.h"
 #include "store/columns.h"
 
 LastWritten last_written;
