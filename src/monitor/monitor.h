@@ -123,9 +123,4 @@ extern List *find_notices(LeaseEvent event, const Lease *lease);
 /* Notify the watches of the resource when the transaction commits. */
 extern void tell_watchers(LeaseEvent event, const Lease *lease);
 
-/* announce.c: sending notices at once, without a commit */
-extern void announce_init(void);
-extern void announce_wanted(const LeaseRequest *request, text **resources, int nresources, bool commits);
-extern void announce_end(void);
-
 #endif							/* LEASE_LOCK_MONITOR_H */

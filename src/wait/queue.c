@@ -13,18 +13,12 @@
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
+#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "wait/queue.h"
 
-typedef struct WaitQueue
-{
-	pg_atomic_uint64 last_ticket;
-	Bucket		buckets[NUM_BUCKETS];
-	Waiter		waiters[FLEXIBLE_ARRAY_MEMBER]; /* indexed by PGPROC number */
-} WaitQueue;
-
-static WaitQueue *queue = NULL;
+WaitQueue  *wait_queue = NULL;
 
 /* Waiters whose latches must be set after the bucket's lock is released; more of them get up at once. */
 #define MAX_WOKEN 100
@@ -43,11 +37,12 @@ create_queue(void *memory, int tranche)
 	WaitQueue  *q = memory;
 
 	pg_atomic_init_u64(&q->last_ticket, 0);
+	pg_atomic_init_u64(&q->announcer_until, 0);
+	pg_atomic_init_u32(&q->announcer, 0);
 	for (int i = 0; i < NUM_BUCKETS; i++)
 	{
 		LWLockInitialize(&q->buckets[i].lock, tranche);
-		pg_atomic_init_u32(&q->buckets[i].count, 0);
-		q->buckets[i].first = q->buckets[i].last = NOBODY;
+		q->buckets[i].ends = (Link) {NOBODY, NOBODY};
 	}
 	for (int i = 0; i < MaxBackends; i++)
 	{
@@ -55,6 +50,7 @@ create_queue(void *memory, int tranche)
 
 		pg_atomic_init_u64(&waiter->ticket, 0);
 		pg_atomic_init_u64(&waiter->alarm, 0);
+		pg_atomic_init_u64(&waiter->unannounced, 0);
 		pg_atomic_init_u32(&waiter->news, 0);
 		pg_atomic_init_u32(&waiter->suspect, 0);
 		for (int j = 0; j < MAX_LINES; j++)
@@ -66,7 +62,7 @@ create_queue(void *memory, int tranche)
 	}
 }
 
-static const SharedPart queue_part = {"lease_lock queue 4", queue_size, create_queue, (void **) &queue};
+static const SharedPart queue_part = {"lease_lock queue 5", queue_size, create_queue, (void **) &wait_queue};
 
 void
 queue_init(void)
@@ -83,22 +79,22 @@ queue_hash(const text *resource)
 /*
  * Can there be a waiter for this resource? If nobody waits, this check is the
  * whole cost of the queue. The caller has already made its change visible to
- * others, and a waiter is counted before it looks, so one of them sees the
+ * others, and a waiter is in the list before it looks, so one of them sees the
  * other. That needs the barrier.
  */
 bool
 queue_may_have(uint64 hash)
 {
-	if (queue == NULL)
+	if (wait_queue == NULL)
 		return false;
 	pg_memory_barrier();
-	return pg_atomic_read_u32(&queue->buckets[hash % NUM_BUCKETS].count) > 0;
+	return wait_queue->buckets[hash % NUM_BUCKETS].ends.next != NOBODY;
 }
 
 Waiter *
 queue_waiter(int number)
 {
-	return &queue->waiters[number];
+	return &wait_queue->waiters[number];
 }
 
 Entry *
@@ -122,7 +118,7 @@ set_latch(int number)
 Bucket *
 queue_lock(uint64 hash)
 {
-	Bucket	   *bucket = &queue->buckets[hash % NUM_BUCKETS];
+	Bucket	   *bucket = &wait_queue->buckets[hash % NUM_BUCKETS];
 
 	LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
 	return bucket;
@@ -154,11 +150,17 @@ queue_wake(const Entry *entry)
 Entry *
 queue_next_in_line(const Bucket *bucket, const Entry *previous, uint64 hash)
 {
-	Entry	   *entry = queue_entry(previous == NULL ? bucket->first : previous->next);
+	Entry	   *entry = queue_entry(previous == NULL ? bucket->ends.next : previous->link.next);
 
 	while (entry != NULL && entry->hash != hash)
-		entry = queue_entry(entry->next);
+		entry = queue_entry(entry->link.next);
 	return entry;
+}
+
+static Link *
+link_of(Bucket *bucket, int number)
+{
+	return number == NOBODY ? &bucket->ends : &queue_entry(number)->link;
 }
 
 void
@@ -166,30 +168,17 @@ queue_append(Bucket *bucket, Entry *entry)
 {
 	int			number = entry_number(entry);
 
-	pg_atomic_write_u64(&entry->turn, pg_atomic_add_fetch_u64(&queue->last_ticket, 1));
-	entry->previous = bucket->last;
-	entry->next = NOBODY;
-	if (bucket->last == NOBODY)
-		bucket->first = number;
-	else
-		queue_entry(bucket->last)->next = number;
-	bucket->last = number;
-	pg_atomic_fetch_add_u32(&bucket->count, 1);
+	pg_atomic_write_u64(&entry->turn, pg_atomic_add_fetch_u64(&wait_queue->last_ticket, 1));
+	entry->link = (Link) {bucket->ends.previous, NOBODY};
+	link_of(bucket, bucket->ends.previous)->next = number;
+	bucket->ends.previous = number;
 }
 
 void
 queue_take_out(Bucket *bucket, Entry *entry)
 {
-	if (entry->previous == NOBODY)
-		bucket->first = entry->next;
-	else
-		queue_entry(entry->previous)->next = entry->next;
-
-	if (entry->next == NOBODY)
-		bucket->last = entry->previous;
-	else
-		queue_entry(entry->next)->previous = entry->previous;
-	pg_atomic_fetch_sub_u32(&bucket->count, 1);
+	link_of(bucket, entry->link.previous)->next = entry->link.next;
+	link_of(bucket, entry->link.next)->previous = entry->link.previous;
 }
 
 /* Describe this backend as a waiter, with as many names of resources as there is space for. */
@@ -221,6 +210,16 @@ describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseR
 	}
 }
 
+text *
+named_resource(const WaiterInfo *info, int line)
+{
+	const char *name = info->names;
+
+	for (int i = 0; i < line; i++)
+		name += info->name_length[i];
+	return cstring_to_text_with_len(name, info->name_length[line]);
+}
+
 /* Make this backend a waiter, in the lines of the first resources. */
 Waiter *
 queue_join(text **resources, int nresources, const LeaseRequest *request, int64 timeout)
@@ -247,7 +246,7 @@ queue_join(text **resources, int nresources, const LeaseRequest *request, int64 
 	}
 
 	pg_write_barrier();
-	pg_atomic_write_u64(&waiter->ticket, pg_atomic_add_fetch_u64(&queue->last_ticket, 1));
+	pg_atomic_write_u64(&waiter->ticket, pg_atomic_add_fetch_u64(&wait_queue->last_ticket, 1));
 	return waiter;
 }
 
@@ -263,13 +262,12 @@ queue_suspect(int number)
 }
 
 /*
- * Copy a waiter of this database, as far as it uses its space; NULL if there is
- * none. It is one if the ticket is the same before and after.
+ * Copy a waiter of this database that had this ticket, as far as it uses its
+ * space; NULL if the wait has ended, or the ticket is 0.
  */
-static Waiter *
-copy_waiter(Waiter *waiter)
+Waiter *
+queue_copy(Waiter *waiter, uint64 ticket)
 {
-	uint64		ticket = pg_atomic_read_u64(&waiter->ticket);
 	Waiter	   *copy;
 	Size		size;
 
@@ -307,7 +305,7 @@ waiters_list(void)
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		Waiter	   *copy = copy_waiter(&queue->waiters[i]);
+		Waiter	   *copy = queue_copy(queue_waiter(i), pg_atomic_read_u64(&queue_waiter(i)->ticket));
 
 		if (copy != NULL)
 			list = lappend(list, copy);

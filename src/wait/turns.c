@@ -19,7 +19,6 @@
 #include "utils/guc.h"
 
 #include "wait/queue.h"
-#include "wait/wait.h"
 
 /* Two waiters that know the end of the same lease differ by less, in microseconds. */
 #define ALARM_SLACK 1000

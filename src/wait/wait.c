@@ -22,9 +22,7 @@
 #include "utils/guc.h"
 
 #include "monitor/monitor.h"
-#include "store/store.h"
 #include "wait/queue.h"
-#include "wait/wait.h"
 
 /* Longest time without a look, even without a wake-up. */
 #define LONGEST_SLEEP	(30 * USECS_PER_SEC)

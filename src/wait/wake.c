@@ -16,7 +16,6 @@
 #include "storage/ipc.h"
 
 #include "wait/queue.h"
-#include "wait/wait.h"
 
 /* A lease that the current transaction changed. */
 typedef struct Change
@@ -104,7 +103,7 @@ wake_buckets(const bool *chosen)
 		if (!chosen[i] || !queue_may_have(i))
 			continue;
 		bucket = queue_lock(i);
-		for (Entry *entry = queue_entry(bucket->first); entry != NULL; entry = queue_entry(entry->next))
+		for (Entry *entry = queue_entry(bucket->ends.next); entry != NULL; entry = queue_entry(entry->link.next))
 		{
 			if (queue_waiter(entry->waiter)->info.database != MyDatabaseId)
 				continue;
