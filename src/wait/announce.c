@@ -185,19 +185,6 @@ announce_all(void)
 	return any;
 }
 
-/* Is it time to leave, since there was no notice to send for a while, or to others? */
-static bool
-may_leave(int64 begun_at, int64 idle_from)
-{
-	int64		now = clock_monotonic();
-	Oid			next;
-
-	if (now - idle_from >= LINGER || !may_stay_in_database())
-		return true;
-	next = now - begun_at >= LINGER ? next_database() : InvalidOid;
-	return OidIsValid(next) && next != MyDatabaseId;
-}
-
 /*
  * Send notices until there have been none for a while, or a session wants to
  * drop the database. If another database has notices to send, leave in any case
@@ -208,17 +195,19 @@ serve(void)
 {
 	int64		begun_at = clock_monotonic();
 	int64		idle_from = begun_at;
+	int64		now;
+	Oid			next;
 
-	for (;;)
+	do
 	{
 		pg_atomic_write_u64(&wait_queue->announcer_until, clock_monotonic() + LONGEST_START);
 		if (announce_all())
 			idle_from = clock_monotonic();
 		else
 			worker_nap(LINGER);
-		if (may_leave(begun_at, idle_from))
-			return;
-	}
+		now = clock_monotonic();
+		next = now - begun_at < LINGER ? InvalidOid : next_database();
+	} while (now - idle_from < LINGER && (!OidIsValid(next) || next == MyDatabaseId) && may_stay_in_database());
 }
 
 /* Nobody is the announcer now. The next one announces the waits that this one, perhaps after an error, has not. */

@@ -185,6 +185,8 @@ queue_take_out(Bucket *bucket, Entry *entry)
 static void
 describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseRequest *request, int64 timeout)
 {
+	char	   *name = info->names;
+
 	info->pid = MyProcPid;
 	info->database = MyDatabaseId;
 	info->role = GetUserId();
@@ -196,17 +198,16 @@ describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseR
 	memcpy(info->owner, VARDATA_ANY(request->owner), info->owner_length);
 	info->nresources = nresources;
 	info->nlines = Min(nresources, MAX_LINES);
-	info->names_used = 0;
 	for (info->nnamed = 0; info->nnamed < info->nlines; info->nnamed++)
 	{
 		const text *resource = resources[info->nnamed];
 		int			length = VARSIZE_ANY_EXHDR(resource);
 
-		if (info->names_used + length > NAMES_SPACE)
+		if (name + length > info->names + NAMES_SPACE)
 			break;
-		memcpy(info->names + info->names_used, VARDATA_ANY(resource), length);
+		memcpy(name, VARDATA_ANY(resource), length);
 		info->name_length[info->nnamed] = length;
-		info->names_used += length;
+		name += length;
 	}
 }
 
@@ -261,23 +262,18 @@ queue_suspect(int number)
 	set_latch(number);
 }
 
-/*
- * Copy a waiter of this database that had this ticket, as far as it uses its
- * space; NULL if the wait has ended, or the ticket is 0.
- */
+/* Copy a waiter of this database that had this ticket; NULL if the wait has ended, or the ticket is 0. */
 Waiter *
 queue_copy(Waiter *waiter, uint64 ticket)
 {
 	Waiter	   *copy;
-	Size		size;
 
 	pg_read_barrier();
 	if (ticket == 0 || waiter->info.database != MyDatabaseId)
 		return NULL;
 
-	size = offsetof(Waiter, info.names) + Min((uint32) waiter->info.names_used, NAMES_SPACE);
-	copy = palloc(size);
-	memcpy(copy, waiter, size);
+	copy = palloc(sizeof(Waiter));
+	memcpy(copy, waiter, sizeof(Waiter));
 	pg_read_barrier();
 	if (pg_atomic_read_u64(&waiter->ticket) == ticket)
 		return copy;

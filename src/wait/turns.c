@@ -48,6 +48,15 @@ is_passed_over(const Entry *entry)
 	return entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED;
 }
 
+/* The next waiter of a line that is not passed over; after NULL, the first one. The caller holds the bucket's lock. */
+static Entry *
+next_not_passed(const Bucket *bucket, Entry *entry, uint64 hash)
+{
+	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL && is_passed_over(entry))
+		;
+	return entry;
+}
+
 static int64
 alarm_of(const Entry *entry)
 {
@@ -267,16 +276,13 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 static void
 wake_behind_late(const Bucket *bucket, uint64 hash)
 {
-	Entry	   *entry = NULL;
+	Entry	   *entry = next_not_passed(bucket, NULL, hash);
 	bool		late = false;
 
-	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL)
+	while (entry != NULL && entry_state(entry) == TURN_CALLED && is_overdue(entry))
 	{
-		if (is_passed_over(entry))
-			continue;
-		if (entry_state(entry) != TURN_CALLED || !is_overdue(entry))
-			break;
 		late = true;
+		entry = next_not_passed(bucket, entry, hash);
 	}
 	if (late && entry != NULL && entry_state(entry) != TURN_AWAY)
 	{
@@ -297,15 +303,14 @@ leave_line(const Waiter *waiter, Bucket *bucket, Entry *entry, bool granted)
 {
 	const WaiterInfo *info = &waiter->info;
 	const WaiterInfo *wants;
-	Entry	   *next = NULL;
+	Entry	   *next;
 	int64		free_at = 0;
 
 	queue_take_out(bucket, entry);
 	if (granted && info->mode == MODE_EXCLUSIVE)
 		return;
 	wake_behind_late(bucket, entry->hash);
-	while ((next = queue_next_in_line(bucket, next, entry->hash)) != NULL && is_passed_over(next))
-		;
+	next = next_not_passed(bucket, NULL, entry->hash);
 	if (next != NULL)
 	{
 		if (entry_turn(next) < entry_turn(entry) && !TransactionIdIsValid(next->awaited))

@@ -99,7 +99,6 @@ typedef struct WaiterInfo
 	int			owner_length;
 	int			name_length[MAX_LINES];
 	char		owner[MAX_NAME_LENGTH];
-	int			names_used;
 	char		names[NAMES_SPACE];
 } WaiterInfo;
 
