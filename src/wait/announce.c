@@ -113,8 +113,10 @@ static uint64
 unannounced_ticket(Waiter *waiter)
 {
 	uint64		ticket = pg_atomic_read_u64(&waiter->unannounced);
+	bool		waits = ticket == pg_atomic_read_u64(&waiter->ticket);
 
-	return ticket == pg_atomic_read_u64(&waiter->ticket) ? ticket : 0;
+	pg_read_barrier();			/* the description is read later */
+	return waits ? ticket : 0;
 }
 
 /*
@@ -128,13 +130,11 @@ next_database(void)
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		bool		is_waiting = unannounced_ticket(queue_waiter(i)) != 0;
-		Oid			database;
+		Waiter	   *waiter = queue_waiter(i);
 
-		pg_read_barrier();
-		database = queue_waiter(i)->info.database;
-		if (is_waiting && (next == InvalidOid || database - MyDatabaseId - 1 < next - MyDatabaseId - 1))
-			next = database;
+		if (unannounced_ticket(waiter) != 0 &&
+			(next == InvalidOid || waiter->info.database - MyDatabaseId - 1 < next - MyDatabaseId - 1))
+			next = waiter->info.database;
 	}
 	return next;
 }

@@ -85,10 +85,10 @@ queue_hash(const text *resource)
 bool
 queue_may_have(uint64 hash)
 {
-	if (wait_queue == NULL)
+	if (!attach_shared_area())
 		return false;
 	pg_memory_barrier();
-	return wait_queue->buckets[hash % NUM_BUCKETS].ends.next != NOBODY;
+	return bucket_of(hash)->ends.next != NOBODY;
 }
 
 Waiter *
@@ -115,19 +115,16 @@ set_latch(int number)
 	SetLatch(&GetPGProcByNumber(number)->procLatch);
 }
 
-Bucket *
+void
 queue_lock(uint64 hash)
 {
-	Bucket	   *bucket = &wait_queue->buckets[hash % NUM_BUCKETS];
-
-	LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
-	return bucket;
+	LWLockAcquire(&bucket_of(hash)->lock, LW_EXCLUSIVE);
 }
 
 void
-queue_unlock(Bucket *bucket)
+queue_unlock(uint64 hash)
 {
-	LWLockRelease(&bucket->lock);
+	LWLockRelease(&bucket_of(hash)->lock);
 	while (nwoken > 0)
 		set_latch(woken[--nwoken]);
 }
@@ -148,9 +145,9 @@ queue_wake(const Entry *entry)
 
 /* Find the next entry of a line; after NULL, the first one. */
 Entry *
-queue_next_in_line(const Bucket *bucket, const Entry *previous, uint64 hash)
+queue_next_in_line(const Entry *previous, uint64 hash)
 {
-	Entry	   *entry = queue_entry(previous == NULL ? bucket->ends.next : previous->link.next);
+	Entry	   *entry = queue_entry(previous == NULL ? bucket_of(hash)->ends.next : previous->link.next);
 
 	while (entry != NULL && entry->hash != hash)
 		entry = queue_entry(entry->link.next);
@@ -158,27 +155,28 @@ queue_next_in_line(const Bucket *bucket, const Entry *previous, uint64 hash)
 }
 
 static Link *
-link_of(Bucket *bucket, int number)
+link_of(uint64 hash, int number)
 {
-	return number == NOBODY ? &bucket->ends : &queue_entry(number)->link;
+	return number == NOBODY ? &bucket_of(hash)->ends : &queue_entry(number)->link;
 }
 
 void
-queue_append(Bucket *bucket, Entry *entry)
+queue_append(Entry *entry)
 {
 	int			number = entry_number(entry);
+	Link	   *ends = link_of(entry->hash, NOBODY);
 
 	pg_atomic_write_u64(&entry->turn, pg_atomic_add_fetch_u64(&wait_queue->last_ticket, 1));
-	entry->link = (Link) {bucket->ends.previous, NOBODY};
-	link_of(bucket, bucket->ends.previous)->next = number;
-	bucket->ends.previous = number;
+	entry->link = (Link) {ends->previous, NOBODY};
+	link_of(entry->hash, ends->previous)->next = number;
+	ends->previous = number;
 }
 
 void
-queue_take_out(Bucket *bucket, Entry *entry)
+queue_take_out(Entry *entry)
 {
-	link_of(bucket, entry->link.previous)->next = entry->link.next;
-	link_of(bucket, entry->link.next)->previous = entry->link.previous;
+	link_of(entry->hash, entry->link.previous)->next = entry->link.next;
+	link_of(entry->hash, entry->link.next)->previous = entry->link.previous;
 }
 
 /* Describe this backend as a waiter, with as many names of resources as there is space for. */
@@ -235,15 +233,14 @@ queue_join(text **resources, int nresources, const LeaseRequest *request, int64 
 	for (int i = 0; i < waiter->info.nlines; i++)
 	{
 		Entry	   *entry = &waiter->entry[i];
-		Bucket	   *bucket;
 
 		entry->hash = queue_hash(resources[i]);
 		entry->awaited = InvalidTransactionId;
 		entry->known_end = NEVER;
 		pg_atomic_write_u32(&entry->state, TURN_QUEUED);
-		bucket = queue_lock(entry->hash);
-		queue_append(bucket, entry);
-		queue_unlock(bucket);
+		queue_lock(entry->hash);
+		queue_append(entry);
+		queue_unlock(entry->hash);
 	}
 
 	pg_write_barrier();

@@ -45,6 +45,12 @@ typedef struct WaitQueue
 
 extern WaitQueue *wait_queue;	/* NULL: this server has none */
 
+static inline Bucket *
+bucket_of(uint64 hash)
+{
+	return &wait_queue->buckets[hash % NUM_BUCKETS];
+}
+
 static inline TurnState
 entry_state(const Entry *entry)
 {
@@ -75,13 +81,13 @@ extern Waiter *queue_copy(Waiter *waiter, uint64 ticket);
 extern void queue_suspect(int number);	/* make a waiter check for a deadlock */
 
 /* Lock the bucket of a hash. What follows needs the lock; the unlock sets the latches of waiters that were woken. */
-extern Bucket *queue_lock(uint64 hash);
-extern void queue_unlock(Bucket *bucket);
-extern Entry *queue_next_in_line(const Bucket *bucket, const Entry *previous, uint64 hash);
-extern void queue_append(Bucket *bucket, Entry *entry);
-extern void queue_take_out(Bucket *bucket, Entry *entry);
+extern void queue_lock(uint64 hash);
+extern void queue_unlock(uint64 hash);
+extern Entry *queue_next_in_line(const Entry *previous, uint64 hash);
+extern void queue_append(Entry *entry);
+extern void queue_take_out(Entry *entry);
 extern void queue_wake(const Entry *entry);
-extern void call_first(const Bucket *bucket, uint64 hash, int64 free_at);	/* turns.c */
+extern void call_first(uint64 hash, int64 free_at);	/* turns.c */
 
 /* turns.c: changes of a waiter's state by its own backend */
 extern void turns_init(void);	/* at load time */
