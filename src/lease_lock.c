@@ -43,7 +43,6 @@ _PG_init(void)
 	events_init();
 	watches_init();
 	notices_init();
-	announce_init();
 	quota_init();
 
 	MarkGUCPrefixReserved("lease_lock");

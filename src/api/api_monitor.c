@@ -22,7 +22,7 @@
 #include "monitor/monitor.h"
 #include "rules/rules.h"
 #include "store/store.h"
-#include "wait/waiter.h"
+#include "wait/wait.h"
 
 PG_FUNCTION_INFO_V1(lease_clock_difference);
 PG_FUNCTION_INFO_V1(lease_new_era);

@@ -88,10 +88,10 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
 	look_context = AllocSetContextCreate(caller_context, "lease wait", ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(look_context);
 
-	announce_wanted(request, resources, nresources, place == WAIT_BETWEEN_TRANSACTIONS);
 	wait_begin(resources, nresources, request, wait);
 	PG_TRY();
 	{
+		wait_announce(resources, nresources, request, place == WAIT_BETWEEN_TRANSACTIONS);
 		while ((outcome = try_any(request, resources, nresources)).result != GRANTED && wait_may_go_on(&outcome))
 		{
 			if (place == WAIT_BETWEEN_TRANSACTIONS)
@@ -107,7 +107,6 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
 	PG_FINALLY();
 	{
 		wait_end(granted);
-		announce_end();
 	}
 	PG_END_TRY();
 	outcome.waited = true;

@@ -22,7 +22,6 @@
 
 #include "lease/lease.h"
 #include "wait/wait.h"
-#include "wait/waiter.h"
 
 static object_access_hook_type next_hook = NULL;
 

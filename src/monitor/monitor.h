@@ -110,22 +110,9 @@ extern const Watch *next_watch(const Watch *before, LeaseEvent event, const text
 extern bool set_watch(text *prefix, text *channel, uint32 events);
 
 /* notices.c: collecting and sending notices */
-typedef struct Notice
-{
-	char	   *channel;
-	char	   *payload;
-	TransactionId xid;			/* of the (sub)transaction that it belongs to; invalid: it has none */
-} Notice;
-
 extern void notices_init(void);
-extern List *find_notices(LeaseEvent event, const Lease *lease);
 
 /* Notify the watches of the resource when the transaction commits. */
 extern void tell_watchers(LeaseEvent event, const Lease *lease);
-
-/* announce.c: sending notices at once, without a commit */
-extern void announce_init(void);
-extern void announce_wanted(const LeaseRequest *request, text **resources, int nresources, bool commits);
-extern void announce_end(void);
 
 #endif							/* LEASE_LOCK_MONITOR_H */

@@ -32,6 +32,13 @@
 /* The longest payload that NOTIFY takes, by the default block size. */
 #define MAX_PAYLOAD		7999
 
+typedef struct Notice
+{
+	char	   *channel;
+	char	   *payload;
+	TransactionId xid;			/* of the (sub)transaction that it belongs to; invalid: it has none */
+} Notice;
+
 /* In TopTransactionContext. */
 static List *pending = NIL;
 
@@ -125,7 +132,7 @@ make_payload(LeaseEvent event, const Lease *lease, bool with_owner)
 }
 
 /* List the notices of an event. */
-List *
+static List *
 find_notices(LeaseEvent event, const Lease *lease)
 {
 	char	   *payloads[2] = {NULL, NULL};	/* without and with owner */

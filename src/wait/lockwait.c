@@ -16,7 +16,8 @@
  * and the error is caught here. The server uses the same flag, but always
  * after a SIGINT: pg_cancel_backend() and the client send the signal, and the
  * handlers of statement_timeout and lock_timeout raise it. So a handler around
- * the server's own SIGINT handler tells the two kinds of request apart. The
+ * the server's own SIGINT handler, from the first wait of a session on, tells the
+ * two kinds of request apart. The
  * handler can run at any moment, also inside of our timeout's handler. So each
  * of the two sets a variable of its own, and neither resets the other's.
  *
@@ -93,21 +94,11 @@ watch_cancels(void)
 	action.sa_sigaction = note_cancel;
 	sigaction(SIGINT, &action, NULL);
 }
-
-static void
-unwatch_cancels(void)
-{
-	sigaction(SIGINT, &server_handler, NULL);
-}
 #else
 #define watch_cancels()
-#define unwatch_cancels()
 #endif
 
-/*
- * Disable the timeout and restore the handler. Returns whether our timeout
- * raised the error, if there was one.
- */
+/* Disable the timeout. Returns whether it raised the error, if there was one. */
 static bool
 end_bound(void)
 {
@@ -123,7 +114,6 @@ end_bound(void)
 		if (cancelled)			/* just now */
 			QueryCancelPending = InterruptPending = true;
 	}
-	unwatch_cancels();
 	return ours && !pending;
 }
 
@@ -140,7 +130,10 @@ lock_wait_until(int64 until, void (*work) (void *arg), void *arg)
 	volatile bool done = true;
 
 	if (bound == MAX_TIMEOUTS)
+	{
 		bound = RegisterTimeout(USER_TIMEOUT, bound_reached);
+		watch_cancels();
+	}
 
 	CHECK_FOR_INTERRUPTS();
 	usecs = until - clock_monotonic();
@@ -148,7 +141,6 @@ lock_wait_until(int64 until, void (*work) (void *arg), void *arg)
 		return false;
 
 	timed_out = cancelled = false;
-	watch_cancels();
 	enable_timeout_after(bound, (int) Min((usecs + 999) / 1000, INT_MAX));
 	PG_TRY();
 	{

@@ -9,10 +9,8 @@
  */
 #include "postgres.h"
 
-#include "utils/builtins.h"
-
 #include "rules/rules.h"
-#include "wait/waiter.h"
+#include "wait/wait.h"
 
 /*
  * Find what blocks a waiter in one of its lines: a list of SlotBlocker in
@@ -22,16 +20,11 @@
 List *
 find_obstacles(LeaseStore *store, const Waiter *waiter, int line)
 {
-	const char *name = waiter->info.names;
-	text	   *resource;
 	TimestampTz now = clock_now();
 	List	   *blockers = NIL;
 	LeaseRows  *rows = palloc(sizeof(LeaseRows));	/* the result points into it */
 
-	for (int i = 0; i < line; i++)
-		name += waiter->info.name_length[i];
-	resource = cstring_to_text_with_len(name, waiter->info.name_length[line]);
-	store_look(store, resource, rows);
+	store_look(store, named_resource(&waiter->info, line), rows);
 	for (int i = rows->count - 1; i >= 0; i--)
 	{
 		const LeaseRow *row = &rows->row[i];

@@ -13,18 +13,12 @@
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
+#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "wait/queue.h"
 
-typedef struct WaitQueue
-{
-	pg_atomic_uint64 last_ticket;
-	Bucket		buckets[NUM_BUCKETS];
-	Waiter		waiters[FLEXIBLE_ARRAY_MEMBER]; /* indexed by PGPROC number */
-} WaitQueue;
-
-static WaitQueue *queue = NULL;
+WaitQueue  *wait_queue = NULL;
 
 /* Waiters whose latches must be set after the bucket's lock is released; more of them get up at once. */
 #define MAX_WOKEN 100
@@ -43,11 +37,12 @@ create_queue(void *memory, int tranche)
 	WaitQueue  *q = memory;
 
 	pg_atomic_init_u64(&q->last_ticket, 0);
+	pg_atomic_init_u64(&q->announcer_until, 0);
+	pg_atomic_init_u32(&q->announcer, 0);
 	for (int i = 0; i < NUM_BUCKETS; i++)
 	{
 		LWLockInitialize(&q->buckets[i].lock, tranche);
-		pg_atomic_init_u32(&q->buckets[i].count, 0);
-		q->buckets[i].first = q->buckets[i].last = NOBODY;
+		q->buckets[i].ends = (Link) {NOBODY, NOBODY};
 	}
 	for (int i = 0; i < MaxBackends; i++)
 	{
@@ -55,6 +50,7 @@ create_queue(void *memory, int tranche)
 
 		pg_atomic_init_u64(&waiter->ticket, 0);
 		pg_atomic_init_u64(&waiter->alarm, 0);
+		pg_atomic_init_u64(&waiter->unannounced, 0);
 		pg_atomic_init_u32(&waiter->news, 0);
 		pg_atomic_init_u32(&waiter->suspect, 0);
 		for (int j = 0; j < MAX_LINES; j++)
@@ -66,7 +62,7 @@ create_queue(void *memory, int tranche)
 	}
 }
 
-static const SharedPart queue_part = {"lease_lock queue 4", queue_size, create_queue, (void **) &queue};
+static const SharedPart queue_part = {"lease_lock queue 5", queue_size, create_queue, (void **) &wait_queue};
 
 void
 queue_init(void)
@@ -83,22 +79,22 @@ queue_hash(const text *resource)
 /*
  * Can there be a waiter for this resource? If nobody waits, this check is the
  * whole cost of the queue. The caller has already made its change visible to
- * others, and a waiter is counted before it looks, so one of them sees the
+ * others, and a waiter is in the list before it looks, so one of them sees the
  * other. That needs the barrier.
  */
 bool
 queue_may_have(uint64 hash)
 {
-	if (queue == NULL)
+	if (!attach_shared_area())
 		return false;
 	pg_memory_barrier();
-	return pg_atomic_read_u32(&queue->buckets[hash % NUM_BUCKETS].count) > 0;
+	return bucket_of(hash)->ends.next != NOBODY;
 }
 
 Waiter *
 queue_waiter(int number)
 {
-	return &queue->waiters[number];
+	return &wait_queue->waiters[number];
 }
 
 Entry *
@@ -119,19 +115,16 @@ set_latch(int number)
 	SetLatch(&GetPGProcByNumber(number)->procLatch);
 }
 
-Bucket *
+void
 queue_lock(uint64 hash)
 {
-	Bucket	   *bucket = &queue->buckets[hash % NUM_BUCKETS];
-
-	LWLockAcquire(&bucket->lock, LW_EXCLUSIVE);
-	return bucket;
+	LWLockAcquire(&bucket_of(hash)->lock, LW_EXCLUSIVE);
 }
 
 void
-queue_unlock(Bucket *bucket)
+queue_unlock(uint64 hash)
 {
-	LWLockRelease(&bucket->lock);
+	LWLockRelease(&bucket_of(hash)->lock);
 	while (nwoken > 0)
 		set_latch(woken[--nwoken]);
 }
@@ -152,50 +145,46 @@ queue_wake(const Entry *entry)
 
 /* Find the next entry of a line; after NULL, the first one. */
 Entry *
-queue_next_in_line(const Bucket *bucket, const Entry *previous, uint64 hash)
+queue_next_in_line(const Entry *previous, uint64 hash)
 {
-	Entry	   *entry = queue_entry(previous == NULL ? bucket->first : previous->next);
+	Entry	   *entry = queue_entry(previous == NULL ? bucket_of(hash)->ends.next : previous->link.next);
 
 	while (entry != NULL && entry->hash != hash)
-		entry = queue_entry(entry->next);
+		entry = queue_entry(entry->link.next);
 	return entry;
 }
 
-void
-queue_append(Bucket *bucket, Entry *entry)
+static Link *
+link_of(uint64 hash, int number)
 {
-	int			number = entry_number(entry);
-
-	pg_atomic_write_u64(&entry->turn, pg_atomic_add_fetch_u64(&queue->last_ticket, 1));
-	entry->previous = bucket->last;
-	entry->next = NOBODY;
-	if (bucket->last == NOBODY)
-		bucket->first = number;
-	else
-		queue_entry(bucket->last)->next = number;
-	bucket->last = number;
-	pg_atomic_fetch_add_u32(&bucket->count, 1);
+	return number == NOBODY ? &bucket_of(hash)->ends : &queue_entry(number)->link;
 }
 
 void
-queue_take_out(Bucket *bucket, Entry *entry)
+queue_append(Entry *entry)
 {
-	if (entry->previous == NOBODY)
-		bucket->first = entry->next;
-	else
-		queue_entry(entry->previous)->next = entry->next;
+	int			number = entry_number(entry);
+	Link	   *ends = link_of(entry->hash, NOBODY);
 
-	if (entry->next == NOBODY)
-		bucket->last = entry->previous;
-	else
-		queue_entry(entry->next)->previous = entry->previous;
-	pg_atomic_fetch_sub_u32(&bucket->count, 1);
+	pg_atomic_write_u64(&entry->turn, pg_atomic_add_fetch_u64(&wait_queue->last_ticket, 1));
+	entry->link = (Link) {ends->previous, NOBODY};
+	link_of(entry->hash, ends->previous)->next = number;
+	ends->previous = number;
+}
+
+void
+queue_take_out(Entry *entry)
+{
+	link_of(entry->hash, entry->link.previous)->next = entry->link.next;
+	link_of(entry->hash, entry->link.next)->previous = entry->link.previous;
 }
 
 /* Describe this backend as a waiter, with as many names of resources as there is space for. */
 static void
 describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseRequest *request, int64 timeout)
 {
+	char	   *name = info->names;
+
 	info->pid = MyProcPid;
 	info->database = MyDatabaseId;
 	info->role = GetUserId();
@@ -207,18 +196,27 @@ describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseR
 	memcpy(info->owner, VARDATA_ANY(request->owner), info->owner_length);
 	info->nresources = nresources;
 	info->nlines = Min(nresources, MAX_LINES);
-	info->names_used = 0;
 	for (info->nnamed = 0; info->nnamed < info->nlines; info->nnamed++)
 	{
 		const text *resource = resources[info->nnamed];
 		int			length = VARSIZE_ANY_EXHDR(resource);
 
-		if (info->names_used + length > NAMES_SPACE)
+		if (name + length > info->names + NAMES_SPACE)
 			break;
-		memcpy(info->names + info->names_used, VARDATA_ANY(resource), length);
+		memcpy(name, VARDATA_ANY(resource), length);
 		info->name_length[info->nnamed] = length;
-		info->names_used += length;
+		name += length;
 	}
+}
+
+text *
+named_resource(const WaiterInfo *info, int line)
+{
+	const char *name = info->names;
+
+	for (int i = 0; i < line; i++)
+		name += info->name_length[i];
+	return cstring_to_text_with_len(name, info->name_length[line]);
 }
 
 /* Make this backend a waiter, in the lines of the first resources. */
@@ -235,19 +233,18 @@ queue_join(text **resources, int nresources, const LeaseRequest *request, int64 
 	for (int i = 0; i < waiter->info.nlines; i++)
 	{
 		Entry	   *entry = &waiter->entry[i];
-		Bucket	   *bucket;
 
 		entry->hash = queue_hash(resources[i]);
 		entry->awaited = InvalidTransactionId;
 		entry->known_end = NEVER;
 		pg_atomic_write_u32(&entry->state, TURN_QUEUED);
-		bucket = queue_lock(entry->hash);
-		queue_append(bucket, entry);
-		queue_unlock(bucket);
+		queue_lock(entry->hash);
+		queue_append(entry);
+		queue_unlock(entry->hash);
 	}
 
 	pg_write_barrier();
-	pg_atomic_write_u64(&waiter->ticket, pg_atomic_add_fetch_u64(&queue->last_ticket, 1));
+	pg_atomic_write_u64(&waiter->ticket, pg_atomic_add_fetch_u64(&wait_queue->last_ticket, 1));
 	return waiter;
 }
 
@@ -262,24 +259,18 @@ queue_suspect(int number)
 	set_latch(number);
 }
 
-/*
- * Copy a waiter of this database, as far as it uses its space; NULL if there is
- * none. It is one if the ticket is the same before and after.
- */
-static Waiter *
-copy_waiter(Waiter *waiter)
+/* Copy a waiter of this database that had this ticket; NULL if the wait has ended, or the ticket is 0. */
+Waiter *
+queue_copy(Waiter *waiter, uint64 ticket)
 {
-	uint64		ticket = pg_atomic_read_u64(&waiter->ticket);
 	Waiter	   *copy;
-	Size		size;
 
 	pg_read_barrier();
 	if (ticket == 0 || waiter->info.database != MyDatabaseId)
 		return NULL;
 
-	size = offsetof(Waiter, info.names) + Min((uint32) waiter->info.names_used, NAMES_SPACE);
-	copy = palloc(size);
-	memcpy(copy, waiter, size);
+	copy = palloc(sizeof(Waiter));
+	memcpy(copy, waiter, sizeof(Waiter));
 	pg_read_barrier();
 	if (pg_atomic_read_u64(&waiter->ticket) == ticket)
 		return copy;
@@ -307,7 +298,7 @@ waiters_list(void)
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		Waiter	   *copy = copy_waiter(&queue->waiters[i]);
+		Waiter	   *copy = queue_copy(queue_waiter(i), pg_atomic_read_u64(&queue_waiter(i)->ticket));
 
 		if (copy != NULL)
 			list = lappend(list, copy);

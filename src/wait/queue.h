@@ -4,8 +4,8 @@
  *		The wait queue in shared memory, for the files of this folder.
  *
  * The lines are kept in *buckets*, by the hash of the resource. Each bucket
- * has a list of entries, a lock, and a count, which shows without the lock
- * that the bucket is empty. The bucket's lock protects an entry.
+ * has a list of entries and a lock, which protects them. Only whether the list
+ * is empty is read without the lock.
  *
  * Only its own backend changes a waiter, except for the state of its entries.
  * The description of a waiter is written before its ticket is set, and does
@@ -18,7 +18,7 @@
 
 #include "storage/lwlock.h"
 
-#include "wait/waiter.h"
+#include "wait/wait.h"
 
 #define NOBODY			(-1)
 #define NUM_BUCKETS		256
@@ -30,11 +30,38 @@
 typedef struct Bucket
 {
 	LWLock		lock;
-	pg_atomic_uint32 count;
-	int			first;			/* entry, or NOBODY */
-	int			last;
-	char		pad[PG_CACHE_LINE_SIZE - sizeof(LWLock) - 3 * sizeof(int)];
+	Link		ends;			/* its next entry is the first one, its previous entry the last one */
+	char		pad[PG_CACHE_LINE_SIZE - sizeof(LWLock) - sizeof(Link)];
 } Bucket;
+
+typedef struct WaitQueue
+{
+	pg_atomic_uint64 last_ticket;
+	pg_atomic_uint64 announcer_until;	/* it counts as running, by the monotonic clock; 0: there is none */
+	pg_atomic_uint32 announcer; /* PGPROC number */
+	Bucket		buckets[NUM_BUCKETS];
+	Waiter		waiters[FLEXIBLE_ARRAY_MEMBER]; /* indexed by PGPROC number */
+} WaitQueue;
+
+extern WaitQueue *wait_queue;	/* NULL: this server has none */
+
+static inline Bucket *
+bucket_of(uint64 hash)
+{
+	return &wait_queue->buckets[hash % NUM_BUCKETS];
+}
+
+static inline TurnState
+entry_state(const Entry *entry)
+{
+	return (TurnState) pg_atomic_read_u32((pg_atomic_uint32 *) &entry->state);
+}
+
+static inline uint64
+entry_turn(const Entry *entry)
+{
+	return pg_atomic_read_u64((pg_atomic_uint64 *) &entry->turn);
+}
 
 /* A lease time, on the monotonic clock. */
 static inline int64
@@ -50,16 +77,17 @@ extern bool queue_may_have(uint64 hash);	/* can there be a waiter? */
 extern Waiter *queue_waiter(int number);
 extern Entry *queue_entry(int number);	/* NULL for NOBODY */
 extern Waiter *queue_join(text **resources, int nresources, const LeaseRequest *request, int64 timeout);
+extern Waiter *queue_copy(Waiter *waiter, uint64 ticket);
 extern void queue_suspect(int number);	/* make a waiter check for a deadlock */
 
 /* Lock the bucket of a hash. What follows needs the lock; the unlock sets the latches of waiters that were woken. */
-extern Bucket *queue_lock(uint64 hash);
-extern void queue_unlock(Bucket *bucket);
-extern Entry *queue_next_in_line(const Bucket *bucket, const Entry *previous, uint64 hash);
-extern void queue_append(Bucket *bucket, Entry *entry);
-extern void queue_take_out(Bucket *bucket, Entry *entry);
+extern void queue_lock(uint64 hash);
+extern void queue_unlock(uint64 hash);
+extern Entry *queue_next_in_line(const Entry *previous, uint64 hash);
+extern void queue_append(Entry *entry);
+extern void queue_take_out(Entry *entry);
 extern void queue_wake(const Entry *entry);
-extern void call_first(const Bucket *bucket, uint64 hash, int64 free_at);	/* turns.c */
+extern void call_first(uint64 hash, int64 free_at);	/* turns.c */
 
 /* turns.c: changes of a waiter's state by its own backend */
 extern void turns_init(void);	/* at load time */

@@ -24,17 +24,6 @@
 
 #include "wait/queue.h"
 
-/* The name that pg_stat_activity shows while a waiter sleeps. */
-static uint32
-wait_event(void)
-{
-	static uint32 event = 0;
-
-	if (event == 0)
-		event = WaitEventExtensionNew("LeaseLockWait");
-	return event;
-}
-
 /* Can the server detect that a client has closed its connection during a wait? */
 static bool
 client_is_watched(void)
@@ -55,6 +44,7 @@ sleep_until(int64 until)
 {
 	/* Round up, since a look that is too early would have to be repeated. */
 	long		timeout = (long) ((Max(until - clock_monotonic(), 0) + 999) / 1000);
+	uint32		wait_event = WaitEventExtensionNew("LeaseLockWait");
 
 	if (client_is_watched())
 	{
@@ -62,7 +52,7 @@ sleep_until(int64 until)
 		int			n;
 
 		ModifyWaitEvent(FeBeWaitSet, FeBeWaitSetSocketPos, WL_SOCKET_CLOSED, NULL);
-		n = WaitEventSetWait(FeBeWaitSet, timeout, events, lengthof(events), wait_event());
+		n = WaitEventSetWait(FeBeWaitSet, timeout, events, lengthof(events), wait_event);
 		for (int i = 0; i < n; i++)
 		{
 			if (events[i].events & WL_LATCH_SET)
@@ -74,7 +64,7 @@ sleep_until(int64 until)
 		}
 	}
 	else if (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					   timeout, wait_event()) & WL_LATCH_SET)
+					   timeout, wait_event) & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 
 	CHECK_FOR_INTERRUPTS();

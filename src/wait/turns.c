@@ -19,7 +19,6 @@
 #include "utils/guc.h"
 
 #include "wait/queue.h"
-#include "wait/wait.h"
 
 /* Two waiters that know the end of the same lease differ by less, in microseconds. */
 #define ALARM_SLACK 1000
@@ -49,13 +48,24 @@ is_passed_over(const Entry *entry)
 	return entry_state(entry) == TURN_ASIDE || entry_state(entry) == TURN_SKIPPED;
 }
 
+/*
+ * The next waiter of a line that is not passed over; after NULL, the first one.
+ * Here and below, the caller holds the bucket's lock.
+ */
+static Entry *
+next_not_passed(Entry *entry, uint64 hash)
+{
+	while ((entry = queue_next_in_line(entry, hash)) != NULL && is_passed_over(entry))
+		;
+	return entry;
+}
+
 static int64
 alarm_of(const Entry *entry)
 {
 	return (int64) pg_atomic_read_u64(&queue_waiter(entry->waiter)->alarm);
 }
 
-/* Here and below, the caller holds the bucket's lock. */
 static void
 call(Entry *entry)
 {
@@ -71,11 +81,11 @@ call(Entry *entry)
  * invalid. Sessions that run it go first: see waits_for_me().
  */
 static void
-wake_sessions(const Bucket *bucket, uint64 hash, TransactionId top)
+wake_sessions(uint64 hash, TransactionId top)
 {
 	Entry	   *entry = NULL;
 
-	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL)
+	while ((entry = queue_next_in_line(entry, hash)) != NULL)
 	{
 		TransactionId xid = GetPGProcByNumber(entry->waiter)->xid;
 
@@ -94,11 +104,11 @@ wake_sessions(const Bucket *bucket, uint64 hash, TransactionId top)
  * now: nobody will tell them later.
  */
 void
-call_first(const Bucket *bucket, uint64 hash, int64 free_at)
+call_first(uint64 hash, int64 free_at)
 {
 	Entry	   *entry = NULL;
 
-	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL && is_passed_over(entry))
+	while ((entry = queue_next_in_line(entry, hash)) != NULL && is_passed_over(entry))
 		if (entry->waiter != MY_PROC_NUMBER)
 			queue_wake(entry);
 
@@ -115,7 +125,7 @@ call_first(const Bucket *bucket, uint64 hash, int64 free_at)
 		}
 	}
 	if (TransactionIdIsValid(entry->awaited))
-		wake_sessions(bucket, hash, InvalidTransactionId);
+		wake_sessions(hash, InvalidTransactionId);
 }
 
 /*
@@ -132,11 +142,13 @@ is_overdue(const Entry *entry)
 
 /* Move an entry to the end of its line, and skip it until its waiter looks. */
 static void
-skip(Bucket *bucket, Entry *entry)
+skip(Entry *entry)
 {
 	pg_atomic_write_u32(&entry->state, TURN_SKIPPED);
-	queue_take_out(bucket, entry);
-	queue_append(bucket, entry);
+	if (entry->link.next == NOBODY)
+		return;					/* already there; a bucket that is empty for a moment could hide it */
+	queue_take_out(entry);
+	queue_append(entry);
 }
 
 /*
@@ -152,14 +164,14 @@ waits_for_me(const Entry *entry)
 
 /* Take the turn of this backend in a line, unless another waiter comes first: call that. */
 static bool
-take_turn(Bucket *bucket, uint64 hash)
+take_turn(uint64 hash)
 {
 	Entry	   *entry;
 	Entry	   *next;
 
-	for (entry = queue_next_in_line(bucket, NULL, hash); entry != NULL; entry = next)
+	for (entry = queue_next_in_line(NULL, hash); entry != NULL; entry = next)
 	{
-		next = queue_next_in_line(bucket, entry, hash);
+		next = queue_next_in_line(entry, hash);
 		if (entry->waiter == MY_PROC_NUMBER)
 		{
 			if (is_passed_over(entry))
@@ -170,7 +182,7 @@ take_turn(Bucket *bucket, uint64 hash)
 			continue;
 		if (is_overdue(entry))
 		{
-			skip(bucket, entry);
+			skip(entry);
 			continue;
 		}
 
@@ -193,31 +205,27 @@ take_turn(Bucket *bucket, uint64 hash)
 bool
 wait_take_turn(const text *resource)
 {
-	uint64		hash;
-	Bucket	   *bucket;
+	uint64		hash = queue_hash(resource);
 	bool		mine;
 
-	if (!attach_shared_area())
-		return true;
-	hash = queue_hash(resource);
 	if (!queue_may_have(hash))
 		return true;
 
 	RACE_POINT("before its turn");
-	bucket = queue_lock(hash);
-	mine = take_turn(bucket, hash);
-	queue_unlock(bucket);
+	queue_lock(hash);
+	mine = take_turn(hash);
+	queue_unlock(hash);
 	return mine;
 }
 
 /* Until when may a waiter sleep? The second one checks often, the others more rarely, so that few wake up. */
 static int64
-next_watch(const Bucket *bucket, const Entry *own)
+next_watch(const Entry *own)
 {
 	Entry	   *entry = NULL;
 	int			before = 0;
 
-	while ((entry = queue_next_in_line(bucket, entry, own->hash)) != own && before < MAX_WATCH_FACTOR)
+	while ((entry = queue_next_in_line(entry, own->hash)) != own && before < MAX_WATCH_FACTOR)
 		before++;
 	return before == 0 ? NEVER : clock_monotonic() + handoff_timeout * INT64CONST(1000) * before;
 }
@@ -237,9 +245,9 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 	Entry	   *entry = &waiter->entry[line];
 	bool		open = refusal->result == REFUSED_OPEN;
 	TurnState	state = refusal->own_lease ? TURN_ASIDE : open && waiter->info.nresources == 1 ? TURN_AWAY : TURN_QUEUED;
-	Bucket	   *bucket = queue_lock(entry->hash);
 	int64		watch = 0;
 
+	queue_lock(entry->hash);
 	if (pg_atomic_read_u32(&waiter->news) == news_seen)
 	{
 		bool		stands_aside = state == TURN_ASIDE && entry_state(entry) != TURN_ASIDE;
@@ -250,14 +258,14 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 		entry->known_end = open || refusal->open ? 0 : monotonic_time(refusal->held_until);
 		pg_atomic_write_u32(&entry->state, state);
 		if (open && !is_known)	/* else two waiters could keep each other awake */
-			wake_sessions(bucket, entry->hash, SubTransGetTopmostTransaction(refusal->transaction));
+			wake_sessions(entry->hash, SubTransGetTopmostTransaction(refusal->transaction));
 		if (stands_aside)
-			call_first(bucket, entry->hash, 0);
-		watch = stands_aside ? 0 : state == TURN_AWAY ? NEVER : next_watch(bucket, entry);
+			call_first(entry->hash, 0);
+		watch = stands_aside ? 0 : state == TURN_AWAY ? NEVER : next_watch(entry);
 	}
 	else if (entry_state(entry) == TURN_CALLED)
 		entry->called_at = clock_monotonic();	/* it has looked, and will look again */
-	queue_unlock(bucket);
+	queue_unlock(entry->hash);
 	return watch;
 }
 
@@ -266,18 +274,15 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
  * next one. It looks, and takes its turn if the lease is free.
  */
 static void
-wake_behind_late(const Bucket *bucket, uint64 hash)
+wake_behind_late(uint64 hash)
 {
-	Entry	   *entry = NULL;
+	Entry	   *entry = next_not_passed(NULL, hash);
 	bool		late = false;
 
-	while ((entry = queue_next_in_line(bucket, entry, hash)) != NULL)
+	while (entry != NULL && entry_state(entry) == TURN_CALLED && is_overdue(entry))
 	{
-		if (is_passed_over(entry))
-			continue;
-		if (entry_state(entry) != TURN_CALLED || !is_overdue(entry))
-			break;
 		late = true;
+		entry = next_not_passed(entry, hash);
 	}
 	if (late && entry != NULL && entry_state(entry) != TURN_AWAY)
 	{
@@ -294,19 +299,18 @@ wake_behind_late(const Bucket *bucket, uint64 hash)
  * next one.
  */
 static void
-leave_line(const Waiter *waiter, Bucket *bucket, Entry *entry, bool granted)
+leave_line(const Waiter *waiter, Entry *entry, bool granted)
 {
 	const WaiterInfo *info = &waiter->info;
 	const WaiterInfo *wants;
-	Entry	   *next = NULL;
+	Entry	   *next;
 	int64		free_at = 0;
 
-	queue_take_out(bucket, entry);
+	queue_take_out(entry);
 	if (granted && info->mode == MODE_EXCLUSIVE)
 		return;
-	wake_behind_late(bucket, entry->hash);
-	while ((next = queue_next_in_line(bucket, next, entry->hash)) != NULL && is_passed_over(next))
-		;
+	wake_behind_late(entry->hash);
+	next = next_not_passed(NULL, entry->hash);
 	if (next != NULL)
 	{
 		if (entry_turn(next) < entry_turn(entry) && !TransactionIdIsValid(next->awaited))
@@ -315,7 +319,7 @@ leave_line(const Waiter *waiter, Bucket *bucket, Entry *entry, bool granted)
 		if (!granted && entry_state(entry) != TURN_CALLED && wants->mode == info->mode && wants->permits == info->permits)
 			free_at = entry->known_end;
 	}
-	call_first(bucket, entry->hash, free_at);
+	call_first(entry->hash, free_at);
 }
 
 /*
@@ -333,16 +337,16 @@ turns_leave(Waiter *waiter, uint64 granted)
 	for (int i = 0; i < waiter->info.nlines; i++)
 	{
 		Entry	   *entry = &waiter->entry[i];
-		Bucket	   *bucket = queue_lock(entry->hash);
 
-		leave_line(waiter, bucket, entry, entry->hash == granted);
+		queue_lock(entry->hash);
+		leave_line(waiter, entry, entry->hash == granted);
 		if (entry->hash == granted)
 		{
 			free_since = entry->known_end <= now ? entry->known_end : 0;
 			if (entry_state(entry) == TURN_CALLED && (free_since == 0 || entry->called_at < free_since))
 				free_since = entry->called_at;
 		}
-		queue_unlock(bucket);
+		queue_unlock(entry->hash);
 	}
 	pg_atomic_exchange_u64(&waiter->ticket, 0);
 	return free_since;

@@ -22,9 +22,7 @@
 #include "utils/guc.h"
 
 #include "monitor/monitor.h"
-#include "store/store.h"
 #include "wait/queue.h"
-#include "wait/wait.h"
 
 /* Longest time without a look, even without a wake-up. */
 #define LONGEST_SLEEP	(30 * USECS_PER_SEC)
@@ -86,8 +84,6 @@ leave_at_exit(int code, Datum arg)
 bool
 wait_is_likely(text **resources, int nresources)
 {
-	if (!attach_shared_area())
-		return false;
 	for (int i = 0; i < nresources; i++)
 		if (queue_may_have(queue_hash(resources[i])))
 			return true;
@@ -126,7 +122,6 @@ void
 wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 timeout)
 {
 	static bool leaves_at_exit = false;
-	bool		has_queue = attach_shared_area();
 	int64		now = clock_monotonic();
 
 	if (my_wait.active)
@@ -141,7 +136,7 @@ wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 
 	my_wait.ends_at = Min(my_wait.deadline, my_wait.lock_deadline);
 	my_wait.next_check = now + DeadlockTimeout * INT64CONST(1000);
 	RACE_POINT("before a waiter joins");
-	if (has_queue)
+	if (attach_shared_area())
 	{
 		stats_count(STATS_WAITS);
 		if (!leaves_at_exit)

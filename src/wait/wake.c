@@ -16,22 +16,17 @@
 #include "storage/ipc.h"
 
 #include "wait/queue.h"
-#include "wait/wait.h"
 
-/* A lease that the current transaction changed. */
+/* What the current transaction changed, in one bucket of the queue. */
 typedef struct Change
 {
-	uint64		hash;
+	uint64		hash;			/* of the line */
+	bool		all_lines;		/* of the bucket, since several of them may have to know */
 	TimestampTz expires_at;		/* in the past: the lease is free */
 } Change;
 
-/* Beyond this number of changes, all waiters in the buckets of the changed leases are woken. */
-#define MAX_CHANGES 64
-
-static Change changes[MAX_CHANGES];
+static Change changes[NUM_BUCKETS];
 static int	nchanges = 0;
-static bool more_changed[NUM_BUCKETS];
-static bool has_more_changes = false;
 
 /* Buckets with waiters for leases that end with this session. */
 static bool session_buckets[NUM_BUCKETS];
@@ -52,67 +47,51 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 	hash = queue_hash(resource);
 	for (int i = 0; i < nchanges; i++)
 	{
-		if (changes[i].hash == hash)
+		if (bucket_of(changes[i].hash) == bucket_of(hash))
 		{
+			changes[i].all_lines |= changes[i].hash != hash;
 			changes[i].expires_at = Min(changes[i].expires_at, expires_at);
 			return;
 		}
 	}
-
-	if (nchanges < MAX_CHANGES)
-		changes[nchanges++] = (Change) {hash, expires_at};
-	else
-		more_changed[hash % NUM_BUCKETS] = has_more_changes = true;
+	changes[nchanges++] = (Change) {hash, false, expires_at};
 }
 
-/* Remember that the lock table is dropped, so that all waiters of the database look, and fail. */
+/* Remember that the lock table is dropped. The waiters look, one after the other, and fail. */
 void
 wait_note_drop(void)
 {
 	if (attach_shared_area())
-	{
-		memset(more_changed, true, sizeof(more_changed));
-		has_more_changes = true;
-	}
+		for (nchanges = 0; nchanges < NUM_BUCKETS; nchanges++)
+			changes[nchanges] = (Change) {.hash = nchanges, .all_lines = true};
 }
 
-/* Wake the waiters of a line that must know of a change. A rollback may free the lease at once. */
+/* Call the first waiter of each line of a bucket. Those whose lease has not changed look in vain. */
 static void
-wake_line(const Change *change, bool committed)
+call_all_lines(uint64 hash)
+{
+	for (Entry *entry = queue_entry(bucket_of(hash)->ends.next); entry != NULL; entry = queue_entry(entry->link.next))
+		if (queue_next_in_line(NULL, entry->hash) == entry)
+			call_first(entry->hash, 0);
+}
+
+/* Wake the waiters that must know of a change. A rollback may free the lease at once. */
+static void
+wake_after_change(const Change *change, bool committed)
 {
 	int64		free_at = 0;
-	Bucket	   *bucket;
 
 	if (!queue_may_have(change->hash))
 		return;
 
 	if (committed && change->expires_at > clock_now())
 		free_at = monotonic_time(change->expires_at);
-	bucket = queue_lock(change->hash);
-	call_first(bucket, change->hash, free_at);
-	queue_unlock(bucket);
-}
-
-/* Wake all waiters of this database in some buckets. None of them may leave without handing that on. */
-static void
-wake_buckets(const bool *chosen)
-{
-	for (int i = 0; i < NUM_BUCKETS; i++)
-	{
-		Bucket	   *bucket;
-
-		if (!chosen[i] || !queue_may_have(i))
-			continue;
-		bucket = queue_lock(i);
-		for (Entry *entry = queue_entry(bucket->first); entry != NULL; entry = queue_entry(entry->next))
-		{
-			if (queue_waiter(entry->waiter)->info.database != MyDatabaseId)
-				continue;
-			entry->known_end = 0;
-			queue_wake(entry);
-		}
-		queue_unlock(bucket);
-	}
+	queue_lock(change->hash);
+	if (change->all_lines)
+		call_all_lines(change->hash);
+	else
+		call_first(change->hash, free_at);
+	queue_unlock(change->hash);
 }
 
 static void
@@ -121,9 +100,7 @@ wake_waiters(bool committed)
 	if (nchanges > 0)
 		RACE_POINT("before waiters are woken");
 	for (int i = 0; i < nchanges; i++)
-		wake_line(&changes[i], committed);
-	if (has_more_changes)
-		wake_buckets(more_changed);
+		wake_after_change(&changes[i], committed);
 }
 
 /*
@@ -138,9 +115,6 @@ wake_after_transaction(XactEvent event, void *arg)
 		return;
 	wake_waiters(event == XACT_EVENT_COMMIT);
 	nchanges = 0;
-	if (has_more_changes)
-		memset(more_changed, 0, sizeof(more_changed));
-	has_more_changes = false;
 }
 
 /* A rollback to a savepoint restores the leases at once, although the transaction goes on. */
@@ -160,7 +134,9 @@ static void
 wake_after_session(int code, Datum arg)
 {
 	session_end();				/* before they look */
-	wake_buckets(session_buckets);
+	for (int i = 0; i < NUM_BUCKETS; i++)
+		if (session_buckets[i])
+			wake_after_change(&(Change) {.hash = i, .all_lines = true}, true);
 }
 
 /* Remember to wake the waiters of a lease when this session ends. */
@@ -169,8 +145,6 @@ wait_note_session_lease(const text *resource)
 {
 	static bool wakes_at_exit = false;
 
-	if (!attach_shared_area())
-		return;
 	if (!wakes_at_exit)
 		before_shmem_exit(wake_after_session, (Datum) 0);
 	wakes_at_exit = true;

@@ -11,6 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use PurgeTest qw(set_and_reload);
 use Test::More;
+use WaitTest qw(stop_backend continue_backend);
 
 my $node = start_node('watches', <<'CONF');
 shared_preload_libraries = 'lease_lock'
@@ -191,6 +192,71 @@ is(told(sub { "$_[1]->{event} $_[1]->{broken_by}" }), 'broken breaker', 'by whom
 	$sql->(q{SELECT lease_release('job/standby', 'bob')});
 	told();
 }
+
+# A wait for any of several leases tells of those whose names the queue keeps, and are watched.
+{
+	my @names = map { "job/n$_" } 1 .. 17;
+
+	$sql->(q{SELECT lease_acquire_all(array_agg(r), '1 hour', 'ann') FROM (SELECT 'job/n' || i FROM generate_series(1, 18) AS i UNION SELECT 'task/n') AS t (r)});
+	told();
+	my $any = open_session($node);
+
+	begin_query($any, q{SELECT lease_acquire_any(ARRAY['job/n1', 'task/n', 'job/n2'], '1 hour', 'bob', '180 s')});
+	is(told_soon(sub { "$_[1]->{resource} $_[1]->{owner}" }), 'job/n1 bob, job/n2 bob', 'both watched leases of three are wanted');
+	$sql->(q{SELECT lease_release('task/n', 'ann')});
+	is(finish_query($any), 'task/n', 'granted');
+	begin_query($any, q{SELECT lease_acquire_any(array_agg('job/n' || i ORDER BY i), '1 hour', 'bob', '180 s') FROM generate_series(1, 18) AS i});
+	is(told_soon(), join(', ', map { "wanted $_" } @names), 'the first 17 of 18');
+	$sql->(q{SELECT lease_release('job/n18', 'ann')});
+	is(finish_query($any), 'job/n18', 'granted');
+	$any->quit;
+	$sql->(q{SELECT count(lease_break(resource)) FROM lease_status WHERE resource LIKE '%/n%'});
+	told();
+}
+
+# Stop the announcer between two notices. Waits, again and again, keep it from leaving before it is stopped.
+sub stop_announcer
+{
+	my $busy = open_session($node);
+	my $pid;
+
+	$sql->(q{TRUNCATE enough});
+	begin_query($busy, q{DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM enough) LOOP PERFORM lease_acquire('job/now', '1 hour', 'carl', '10 ms'); END LOOP; END $$; SELECT 'done'});
+	$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'lease_lock announcer' AND state = 'idle'})
+	  or die 'no announcer';
+	$pid = $sql->(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'lease_lock announcer'});
+	stop_backend($pid);
+	$sql->('INSERT INTO enough DEFAULT VALUES');
+	finish_query($busy);
+	$busy->quit;
+	return $pid;
+}
+
+# A wait that has ended when the announcer comes is not told. One that goes on is, even if that announcer dies.
+$sql->(q{SELECT lease_acquire('job/now', '1 hour', 'ann'), lease_acquire('job/later', '1 hour', 'ann')});
+told();
+foreach my $end ('continues', 'dies')
+{
+	my ($short, $long) = map { open_session($node) } 1, 2;
+	my $pid = stop_announcer();
+
+	is($short->query_safe(q{SELECT lease_acquire('job/now', '1 hour', 'short', '1 ms')}), 'f', 'a wait that ends');
+	begin_query($long, q{SELECT lease_acquire('job/later', '1 hour', 'long', '180 s')});
+	$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM lease_waiters}) or die 'no waiter';
+	$sql->("SELECT pg_terminate_backend($pid)") if $end eq 'dies';
+	continue_backend($pid);
+
+	my @owners = ();
+	push @owners, split(/, /, told_soon(sub { $_[1]->{owner} })) until grep { $_ eq 'long' } @owners;
+	is(join(' ', grep { $_ ne 'carl' } @owners), 'long', "the announcer $end: the other wait is told");
+	$sql->(q{SELECT lease_release('job/later', 'ann')});
+	is(finish_query($long), 't', 'granted');
+	$sql->(q{SELECT lease_transfer('job/later', 'long', 'ann')});
+	unlike(told(sub { $_[1]->{owner} }), qr/short/, 'and the first one is not');
+	$_->quit foreach $short, $long;
+}
+$sql->(q{SELECT lease_release('job/now', 'ann'), lease_release('job/later', 'ann')});
+told();
 
 # nothing that was rolled back, be it to a savepoint
 $sql->(q{
