@@ -9,6 +9,7 @@
 #define LEASE_LOCK_MONITOR_H
 
 #include "nodes/pg_list.h"
+#include "utils/array.h"
 
 #include "base/base.h"
 
@@ -44,13 +45,16 @@ extern void note_event(LeaseEvent event, const Lease *lease, const Lease *former
 
 /*
  * The histogram of hand-offs. Bucket i counts those that took up to 2^i times
- * the first bound; the last bucket counts all longer ones.
+ * the first bound; the last bucket counts all longer ones. The view lease_stats
+ * shows the bounds.
  */
 #define HANDOFF_BOUNDS			20
 #define FIRST_HANDOFF_BOUND		16	/* microseconds; the last is 8.4 s */
-#define HANDOFF_BOUND(i)		((int64) FIRST_HANDOFF_BOUND << (i))
 
-/* The counters, in the order of the view's columns. Times are in microseconds. */
+/*
+ * The counters. Times are in microseconds. The view lease_stats knows them by
+ * their numbers, so new ones come last.
+ */
 typedef enum StatsCounter
 {
 	STATS_GRANTED,
@@ -73,18 +77,12 @@ typedef enum StatsCounter
 	STATS_NO_COUNTER = NUM_STATS_COUNTERS
 } StatsCounter;
 
-typedef struct StatsTotals
-{
-	const char *scope;			/* "none" if there is no shared memory */
-	uint64		counters[NUM_STATS_COUNTERS];
-} StatsTotals;
-
 extern void stats_init(void);
 extern void stats_count(StatsCounter counter);
 extern void stats_add(StatsCounter counter, uint64 amount);
 extern void stats_wait_ended(int64 usecs);
 extern void stats_handed_off(int64 usecs);
-extern StatsTotals stats_read(void);
+extern ArrayType *stats_read(void); /* bigint[]: the database that is counted, or 0 for several, and the counters */
 extern void stats_reset(void);
 
 /* For the purge launcher: databases in which leases were granted since the last call; InvalidOid: any may be. */
