@@ -13,7 +13,10 @@
 
 #include "base/base.h"
 
-/* events.c: what happens to leases, counted and logged */
+/*
+ * events.c: what happens to leases, counted and logged. The table of watches
+ * and the view of it know the events by their numbers, so new ones come last.
+ */
 typedef enum LeaseEvent
 {
 	EVENT_GRANTED,
@@ -33,7 +36,6 @@ extern void events_init(void);
 
 extern const char *event_name(LeaseEvent event);
 extern LeaseEvent event_by_name(const char *name);	/* EVENT_NONE: unknown */
-extern bool event_is_default(LeaseEvent event); /* of a watch that names no events */
 
 /*
  * Count and log what happened to a lease: as it is now, or as it was when it was
@@ -90,13 +92,14 @@ extern void stats_note_grant(void);
 extern List *stats_take_granted(void);
 
 #define EVENT_BIT(event)	(1U << (event))
-#define ALL_EVENTS			(EVENT_BIT(NUM_EVENTS) - 1)
+
+/* Of a watch that names no events. Renewals are frequent. */
+#define DEFAULT_EVENTS		((EVENT_BIT(NUM_EVENTS) - 1) & ~EVENT_BIT(EVENT_RENEWED))
 
 /* watches.c: the table of watches */
 typedef struct Watch
 {
-	char	   *prefix;
-	int			length;			/* of the prefix */
+	text	   *prefix;
 	char	   *channel;
 	uint32		events;			/* EVENT_BIT of each */
 	Oid			creator;		/* invalid if that role was dropped */
@@ -104,7 +107,7 @@ typedef struct Watch
 
 extern void watches_init(void);
 extern bool event_is_watched(LeaseEvent event);
-extern const Watch *next_watch(const Watch *before, LeaseEvent event, const text *resource);
+extern List *watches_of(LeaseEvent event, const text *resource);
 extern bool set_watch(text *prefix, text *channel, uint32 events);
 
 /* notices.c: collecting and sending notices */

@@ -129,10 +129,13 @@ List *
 find_notices(LeaseEvent event, const Lease *lease)
 {
 	char	   *payloads[2] = {NULL, NULL};	/* without and with owner */
+	List	   *watches = watches_of(event, lease->resource);
 	List	   *notices = NIL;
+	ListCell   *cell;
 
-	for (const Watch *watch = NULL; (watch = next_watch(watch, event, lease->resource)) != NULL;)
+	foreach(cell, watches)
 	{
+		const Watch *watch = lfirst(cell);
 		Notice	   *notice = palloc(sizeof(Notice));
 		bool		with_owner = creator_sees_owner(watch, lease);
 
@@ -143,6 +146,7 @@ find_notices(LeaseEvent event, const Lease *lease)
 		notice->xid = GetCurrentTransactionIdIfAny();
 		notices = lappend(notices, notice);
 	}
+	list_free(watches);
 	return notices;
 }
 
