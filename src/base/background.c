@@ -63,17 +63,13 @@ may_stay_in_database(void)
 }
 
 /*
- * Sleep for a time in microseconds, without limit if it is negative, or until
- * the latch is set. Returns true if the configuration was reloaded.
+ * Sleep for a time in microseconds, at most 24 days, or until the latch is set.
+ * Returns true if the configuration was reloaded.
  */
 bool
 worker_nap(int64 usecs)
 {
-	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
-
-	if (usecs >= 0)
-		events |= WL_TIMEOUT;
-	if (WaitLatch(MyLatch, events, Min((usecs + 999) / 1000, INT_MAX),
+	if (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, Min(usecs / 1000 + 1, INT_MAX),
 				  WaitEventExtensionNew("LeaseLockWorker")) & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 
