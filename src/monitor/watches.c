@@ -4,8 +4,8 @@
  *		The table of watches, and what a backend knows of it.
  *
  * Each backend keeps the watches in memory. A change to the table sends an
- * invalidation to all backends. While there are no watches, an event only tests
- * two flags.
+ * invalidation to all backends. While there are no watches, an event costs two
+ * comparisons.
  *
  * The functions check privileges, so the table is written directly. It is read
  * without an MVCC snapshot, which would register the read with SERIALIZABLE.
@@ -52,21 +52,18 @@ typedef struct Watches
 	MemoryContext context;
 	List	   *list;			/* of Watch */
 	uint32		events;			/* of all of them */
+	uint64		version;		/* table_version when they were read */
 } Watches;
 
-static Watches known = {NULL, NIL, 0};
-static bool loaded = false;
+static Watches known = {NULL, NIL, 0, 0};
 static Oid	table_oid = InvalidOid;
-static uint64 invalidations = 0;
+static uint64 table_version = 1;	/* counts invalidations */
 
 static void
 forget_watches(Datum arg, Oid relid)
 {
 	if (relid == InvalidOid || relid == table_oid)
-	{
-		invalidations++;
-		loaded = false;
-	}
+		table_version++;
 }
 
 void
@@ -124,7 +121,7 @@ read_watches(Relation table)
 static void
 load_watches(void)
 {
-	uint64		before = invalidations;
+	uint64		version = table_version;
 	Relation	table;
 	Watches		read;
 
@@ -143,14 +140,14 @@ load_watches(void)
 	if (known.context != NULL)
 		MemoryContextDelete(known.context);
 	known = read;
-	loaded = before == invalidations;
+	known.version = version;
 }
 
 /* Does any watch include this event? */
 bool
 event_is_watched(LeaseEvent event)
 {
-	if (!loaded)
+	if (known.version != table_version)
 		load_watches();
 	return (known.events & EVENT_BIT(event)) != 0;
 }
