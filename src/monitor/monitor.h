@@ -102,7 +102,7 @@ typedef struct Watch
 	text	   *prefix;
 	char	   *channel;
 	uint32		events;			/* EVENT_BIT of each */
-	Oid			creator;		/* invalid if that role was dropped */
+	Oid			creator;
 } Watch;
 
 extern void watches_init(void);

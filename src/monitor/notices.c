@@ -38,7 +38,7 @@ static List *pending = NIL;
 static bool
 creator_sees_owner(const Watch *watch, const Lease *lease)
 {
-	return OidIsValid(watch->creator) && lease->owner != NULL && role_sees_owner(watch->creator, lease->role);
+	return lease->owner != NULL && role_sees_owner(watch->creator, lease->role);
 }
 
 /*

@@ -11,8 +11,6 @@
  * without an MVCC snapshot, which would register the read with SERIALIZABLE.
  * So no lease call fails because another session adds a watch.
  *
- * The creator is stored by name.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -26,7 +24,6 @@
 #include "commands/extension.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
@@ -81,23 +78,20 @@ watch_table(void)
 	return OidIsValid(extension) ? get_relname_relid("lease_watch", get_extension_schema(extension)) : InvalidOid;
 }
 
-/* Every backend keeps its watches, so nothing else is left in their context. */
 static void
 add_from_row(Watches *watches, TupleTableSlot *row)
 {
-	Watch	   *watch = MemoryContextAlloc(watches->context, sizeof(Watch));
-	MemoryContext caller_context;
+	MemoryContext caller_context = MemoryContextSwitchTo(watches->context);
+	Watch	   *watch = palloc(sizeof(Watch));
 
 	slot_getallattrs(row);
-	watch->events = DatumGetInt32(row->tts_values[Anum_events - 1]);
-	watch->creator = get_role_oid(NameStr(*DatumGetName(row->tts_values[Anum_creator - 1])), true);
-
-	caller_context = MemoryContextSwitchTo(watches->context);
 	watch->prefix = DatumGetTextPCopy(row->tts_values[Anum_prefix - 1]);
 	watch->channel = TextDatumGetCString(row->tts_values[Anum_channel - 1]);
+	watch->events = DatumGetInt32(row->tts_values[Anum_events - 1]);
+	watch->creator = DatumGetObjectId(row->tts_values[Anum_creator - 1]);
 	watches->list = lappend(watches->list, watch);
-	MemoryContextSwitchTo(caller_context);
 	watches->events |= watch->events;
+	MemoryContextSwitchTo(caller_context);
 }
 
 static Watches
@@ -184,7 +178,6 @@ set_watch(text *prefix, text *channel, uint32 events)
 	ScanKeyData keys[2];
 	SysScanDesc scan;
 	HeapTuple	former;
-	NameData	creator;
 
 	ScanKeyInit(&keys[0], Anum_prefix, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(prefix));
 	ScanKeyInit(&keys[1], Anum_channel, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(channel));
@@ -196,11 +189,10 @@ set_watch(text *prefix, text *channel, uint32 events)
 
 	if (events != 0)
 	{
-		namestrcpy(&creator, GetUserNameFromId(GetUserId(), false));
 		values[Anum_prefix - 1] = PointerGetDatum(prefix);
 		values[Anum_channel - 1] = PointerGetDatum(channel);
 		values[Anum_events - 1] = Int32GetDatum(events);
-		values[Anum_creator - 1] = NameGetDatum(&creator);
+		values[Anum_creator - 1] = ObjectIdGetDatum(GetUserId());
 		CatalogTupleInsert(table, heap_form_tuple(RelationGetDescr(table), values, isnull));
 	}
 

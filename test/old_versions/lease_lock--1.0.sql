@@ -547,7 +547,7 @@ CREATE TABLE lease_watch (
 	prefix pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
 	channel pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
 	events pg_catalog.int4 NOT NULL,
-	creator pg_catalog.name NOT NULL,
+	creator pg_catalog.oid NOT NULL,
 	PRIMARY KEY (prefix, channel)
 );
 REVOKE ALL ON lease_watch FROM PUBLIC;
@@ -584,7 +584,7 @@ SELECT
 			OPERATOR(pg_catalog.%) 2 OPERATOR(pg_catalog.=) 1
 		ORDER BY event.ordinality
 	) AS events,
-	w.creator
+	pg_catalog.pg_get_userbyid(w.creator) AS creator
 FROM lease_watch AS w;
 COMMENT ON VIEW lease_watches IS 'channels that are notified of events of leases';
 REVOKE ALL ON lease_watches FROM PUBLIC;
