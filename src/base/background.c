@@ -26,7 +26,6 @@ describe_worker(BackgroundWorker *worker, const char *type, const char *function
 	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker->bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker->bgw_type, type, BGW_MAXLEN);
 	strlcpy(worker->bgw_name, type, BGW_MAXLEN);
 	strlcpy(worker->bgw_library_name, "lease_lock", BGW_MAXLEN);
 	strlcpy(worker->bgw_function_name, function, BGW_MAXLEN);
