@@ -184,18 +184,16 @@ put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 Datum
 lease_waiters(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	List	   *waiters = waiters_list();
-	List	   *listed = NIL;
 	LeaseStore *store = store_open(AccessShareLock);
+	List	   *listed = NIL;
 	ListCell   *cell;
 
-	foreach(cell, waiters)
-		listed = list_waiter(listed, store, lfirst(cell));
-	store_close(store);
-
 	InitMaterializedSRF(fcinfo, 0);
-	foreach(cell, listed)
-		put_waiter(result, lfirst(cell));
+	foreach(cell, waiters_list())
+	{
+		listed = list_waiter(listed, store, lfirst(cell));
+		put_waiter((ReturnSetInfo *) fcinfo->resultinfo, llast(listed));
+	}
+	store_close(store);
 	PG_RETURN_NULL();
 }
