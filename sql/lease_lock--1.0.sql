@@ -546,15 +546,15 @@ COMMENT ON FUNCTION lease_wait_graph() IS
 CREATE TABLE lease_watch (
 	prefix pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
 	channel pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
-	events pg_catalog.text[] NOT NULL,
-	creator pg_catalog.name NOT NULL,
+	events pg_catalog.int4 NOT NULL,
+	creator pg_catalog.oid NOT NULL,
 	PRIMARY KEY (prefix, channel)
 );
 REVOKE ALL ON lease_watch FROM PUBLIC;
 COMMENT ON TABLE lease_watch IS 'watches, as lease_watch() and lease_unwatch() keep them; read lease_watches instead';
 COMMENT ON COLUMN lease_watch.prefix IS 'prefix of the names of the watched resources';
 COMMENT ON COLUMN lease_watch.channel IS 'channel of NOTIFY';
-COMMENT ON COLUMN lease_watch.events IS 'events to send notices of';
+COMMENT ON COLUMN lease_watch.events IS 'events to send notices of, a bit each';
 COMMENT ON COLUMN lease_watch.creator IS 'role that set up the watch; notices contain owners that this role may see';
 
 CREATE FUNCTION lease_watch(prefix pg_catalog.text, channel pg_catalog.text, events pg_catalog.text[] DEFAULT NULL)
@@ -571,46 +571,66 @@ COMMENT ON FUNCTION lease_unwatch(pg_catalog.text, pg_catalog.text) IS
 	'remove a watch; true when there was such a watch';
 REVOKE ALL ON FUNCTION lease_unwatch(pg_catalog.text, pg_catalog.text) FROM PUBLIC;
 
+/* The events are in the order of LeaseEvent in the library. */
 CREATE VIEW lease_watches AS
-SELECT w.prefix, w.channel, w.events, w.creator FROM lease_watch AS w;
+SELECT
+	w.prefix,
+	w.channel,
+	ARRAY(
+		SELECT event.event
+		FROM pg_catalog.unnest('{granted,taken_over,renewed,released,transferred,downgraded,broken,expired,wanted}'::pg_catalog.text[])
+			WITH ORDINALITY AS event
+		WHERE (w.events OPERATOR(pg_catalog.>>) CAST(event.ordinality OPERATOR(pg_catalog.-) 1 AS pg_catalog.int4))
+			OPERATOR(pg_catalog.%) 2 OPERATOR(pg_catalog.=) 1
+		ORDER BY event.ordinality
+	) AS events,
+	pg_catalog.pg_get_userbyid(w.creator) AS creator
+FROM lease_watch AS w;
 COMMENT ON VIEW lease_watches IS 'channels that are notified of events of leases';
 REVOKE ALL ON lease_watches FROM PUBLIC;
 
-CREATE FUNCTION lease_stats(
-		OUT scope pg_catalog.text,
-		OUT granted pg_catalog.int8, OUT refused pg_catalog.int8, OUT takeovers pg_catalog.int8,
-		OUT renewals pg_catalog.int8, OUT releases pg_catalog.int8, OUT breaks pg_catalog.int8,
-		OUT waits pg_catalog.int8, OUT wait_timeouts pg_catalog.int8, OUT deadlocks pg_catalog.int8,
-		OUT wait_time pg_catalog.interval, OUT longest_wait pg_catalog.interval,
-		OUT handoffs pg_catalog.int8, OUT handoff_time pg_catalog.interval,
-		OUT handoff_bounds pg_catalog.interval[], OUT handoff_counts pg_catalog.int8[],
-		OUT purged pg_catalog.int8, OUT stats_reset pg_catalog.timestamptz)
-	RETURNS pg_catalog.record
+/*
+ * The OID of the database whose counters these are, 0 if several databases
+ * share them, and the counters, in the order of StatsCounter in the library.
+ */
+CREATE FUNCTION lease_stats()
+	RETURNS pg_catalog.int8[]
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_stats() IS 'what the view lease_stats shows';
+COMMENT ON FUNCTION lease_stats() IS 'counters that the view lease_stats shows; NULL if nothing is counted';
 
 CREATE VIEW lease_stats AS
 SELECT
 	pg_catalog.current_database() AS database,
-	s.scope,
-	s.granted,
-	s.refused,
-	s.takeovers,
-	s.renewals,
-	s.releases,
-	s.breaks,
-	s.waits,
-	s.wait_timeouts,
-	s.deadlocks,
-	s.wait_time,
-	s.longest_wait,
-	s.handoffs,
-	s.handoff_time,
-	s.handoff_bounds,
-	s.handoff_counts,
-	s.purged,
-	s.stats_reset
-FROM lease_stats() AS s;
+	CASE
+		WHEN s.database IS NULL THEN 'none'::pg_catalog.text
+		WHEN s.database OPERATOR(pg_catalog.=) 0 THEN 'overflow'::pg_catalog.text
+		ELSE 'database'::pg_catalog.text
+	END AS scope,
+	s.counters[1] AS granted,
+	s.counters[2] AS refused,
+	s.counters[3] AS takeovers,
+	s.counters[4] AS renewals,
+	s.counters[5] AS releases,
+	s.counters[6] AS breaks,
+	s.counters[7] AS waits,
+	s.counters[8] AS wait_timeouts,
+	s.counters[9] AS deadlocks,
+	CAST(s.counters[10] AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS wait_time,
+	CAST(s.counters[11] AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS longest_wait,
+	s.counters[12] AS handoffs,
+	CAST(s.counters[13] AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS handoff_time,
+	CASE WHEN s.counters IS NOT NULL THEN ARRAY(
+		SELECT pg_catalog.power(CAST(2 AS pg_catalog.float8), CAST(i AS pg_catalog.float8))
+			OPERATOR(pg_catalog.*) '16 microseconds'::pg_catalog.interval
+		FROM pg_catalog.generate_series(0, 19) AS i
+		ORDER BY i
+	) END AS handoff_bounds,
+	s.counters[16:36] AS handoff_counts,
+	s.counters[14] AS purged,
+	CAST(s.counters[15] AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval
+		OPERATOR(pg_catalog.+) '2000-01-01 UTC'::pg_catalog.timestamptz
+		OPERATOR(pg_catalog.+) lease_clock_difference() AS stats_reset
+FROM (SELECT numbers[1] AS database, numbers[2:] AS counters FROM lease_stats() AS numbers) AS s;
 COMMENT ON VIEW lease_stats IS
 	'counts of what happened to the leases of this database since stats_reset';
 REVOKE ALL ON lease_stats FROM PUBLIC;

@@ -7,8 +7,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -40,75 +38,19 @@ usecs_to_interval(int64 usecs)
 	return IntervalPGetDatum(interval);
 }
 
-/* The upper bounds of the histogram's buckets; the last bucket has none. */
-static Datum
-handoff_bounds(void)
-{
-	Datum		bounds[HANDOFF_BOUNDS];
-
-	for (int i = 0; i < HANDOFF_BOUNDS; i++)
-		bounds[i] = usecs_to_interval(HANDOFF_BOUND(i));
-	return PointerGetDatum(construct_array(bounds, HANDOFF_BOUNDS, INTERVALOID,
-										   sizeof(Interval), false, TYPALIGN_DOUBLE));
-}
-
-static Datum
-handoff_counts(const StatsTotals *totals)
-{
-	Datum		counts[HANDOFF_BOUNDS + 1];
-
-	for (int i = 0; i <= HANDOFF_BOUNDS; i++)
-		counts[i] = Int64GetDatum(totals->counters[STATS_HANDOFF_BUCKETS + i]);
-	return PointerGetDatum(construct_array(counts, HANDOFF_BOUNDS + 1, INT8OID,
-										   sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-}
-
-static Datum
-counter_value(StatsCounter counter, uint64 value)
-{
-	switch (counter)
-	{
-		case STATS_WAIT_TIME:
-		case STATS_LONGEST_WAIT:
-		case STATS_HANDOFF_TIME:
-			return usecs_to_interval(value);
-		case STATS_SINCE:
-			return TimestampTzGetDatum(clock_wall_time(value));
-		default:
-			return Int64GetDatum(value);
-	}
-}
-
 /*
- * lease_stats() returns record
+ * lease_stats() returns bigint[]
  *
- * Without shared memory all columns except the scope are NULL.
+ * NULL without shared memory.
  */
 Datum
 lease_stats(PG_FUNCTION_ARGS)
 {
-	StatsTotals totals = stats_read();
-	Datum		values[1 + STATS_HANDOFF_BUCKETS + 2];
-	bool		isnull[lengthof(values)];
-	int			column = 0;
-	TupleDesc	desc;
+	ArrayType  *counters = stats_read();
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE || desc->natts != lengthof(values))
-		elog(ERROR, "lease_stats() is not declared as this library expects");
-
-	memset(isnull, strcmp(totals.scope, "none") == 0, sizeof(isnull));
-	isnull[0] = false;
-	values[column++] = CStringGetTextDatum(totals.scope);
-	for (StatsCounter counter = 0; counter < STATS_HANDOFF_BUCKETS; counter++)
-	{
-		if (counter == STATS_PURGED)
-		{
-			values[column++] = handoff_bounds();
-			values[column++] = handoff_counts(&totals);
-		}
-		values[column++] = counter_value(counter, totals.counters[counter]);
-	}
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
+	if (counters == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_ARRAYTYPE_P(counters);
 }
 
 /* lease_stats_reset() */
@@ -242,18 +184,16 @@ put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
 Datum
 lease_waiters(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	List	   *waiters = waiters_list();
-	List	   *listed = NIL;
 	LeaseStore *store = store_open(AccessShareLock);
+	List	   *listed = NIL;
 	ListCell   *cell;
 
-	foreach(cell, waiters)
-		listed = list_waiter(listed, store, lfirst(cell));
-	store_close(store);
-
 	InitMaterializedSRF(fcinfo, 0);
-	foreach(cell, listed)
-		put_waiter(result, lfirst(cell));
+	foreach(cell, waiters_list())
+	{
+		listed = list_waiter(listed, store, lfirst(cell));
+		put_waiter((ReturnSetInfo *) fcinfo->resultinfo, llast(listed));
+	}
+	store_close(store);
 	PG_RETURN_NULL();
 }

@@ -26,7 +26,6 @@ describe_worker(BackgroundWorker *worker, const char *type, const char *function
 	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker->bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker->bgw_type, type, BGW_MAXLEN);
 	strlcpy(worker->bgw_name, type, BGW_MAXLEN);
 	strlcpy(worker->bgw_library_name, "lease_lock", BGW_MAXLEN);
 	strlcpy(worker->bgw_function_name, function, BGW_MAXLEN);
@@ -63,17 +62,13 @@ may_stay_in_database(void)
 }
 
 /*
- * Sleep for a time in microseconds, without limit if it is negative, or until
- * the latch is set. Returns true if the configuration was reloaded.
+ * Sleep for a time in microseconds, at most 24 days, or until the latch is set.
+ * Returns true if the configuration was reloaded.
  */
 bool
 worker_nap(int64 usecs)
 {
-	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
-
-	if (usecs >= 0)
-		events |= WL_TIMEOUT;
-	if (WaitLatch(MyLatch, events, Min((usecs + 999) / 1000, INT_MAX),
+	if (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, Min(usecs / 1000 + 1, INT_MAX),
 				  WaitEventExtensionNew("LeaseLockWorker")) & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 

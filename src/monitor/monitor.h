@@ -9,10 +9,14 @@
 #define LEASE_LOCK_MONITOR_H
 
 #include "nodes/pg_list.h"
+#include "utils/array.h"
 
 #include "base/base.h"
 
-/* events.c: what happens to leases, counted and logged */
+/*
+ * events.c: what happens to leases, counted and logged. The table of watches
+ * and the view of it know the events by their numbers, so new ones come last.
+ */
 typedef enum LeaseEvent
 {
 	EVENT_GRANTED,
@@ -32,7 +36,6 @@ extern void events_init(void);
 
 extern const char *event_name(LeaseEvent event);
 extern LeaseEvent event_by_name(const char *name);	/* EVENT_NONE: unknown */
-extern bool event_is_default(LeaseEvent event); /* of a watch that names no events */
 
 /*
  * Count and log what happened to a lease: as it is now, or as it was when it was
@@ -44,13 +47,16 @@ extern void note_event(LeaseEvent event, const Lease *lease, const Lease *former
 
 /*
  * The histogram of hand-offs. Bucket i counts those that took up to 2^i times
- * the first bound; the last bucket counts all longer ones.
+ * the first bound; the last bucket counts all longer ones. The view lease_stats
+ * shows the bounds.
  */
 #define HANDOFF_BOUNDS			20
 #define FIRST_HANDOFF_BOUND		16	/* microseconds; the last is 8.4 s */
-#define HANDOFF_BOUND(i)		((int64) FIRST_HANDOFF_BOUND << (i))
 
-/* The counters, in the order of the view's columns. Times are in microseconds. */
+/*
+ * The counters. Times are in microseconds. The view lease_stats knows them by
+ * their numbers, so new ones come last.
+ */
 typedef enum StatsCounter
 {
 	STATS_GRANTED,
@@ -73,18 +79,12 @@ typedef enum StatsCounter
 	STATS_NO_COUNTER = NUM_STATS_COUNTERS
 } StatsCounter;
 
-typedef struct StatsTotals
-{
-	const char *scope;			/* "none" if there is no shared memory */
-	uint64		counters[NUM_STATS_COUNTERS];
-} StatsTotals;
-
 extern void stats_init(void);
 extern void stats_count(StatsCounter counter);
 extern void stats_add(StatsCounter counter, uint64 amount);
 extern void stats_wait_ended(int64 usecs);
 extern void stats_handed_off(int64 usecs);
-extern StatsTotals stats_read(void);
+extern ArrayType *stats_read(void); /* bigint[]: the database that is counted, or 0 for several, and the counters */
 extern void stats_reset(void);
 
 /* For the purge launcher: databases in which leases were granted since the last call; InvalidOid: any may be. */
@@ -92,21 +92,22 @@ extern void stats_note_grant(void);
 extern List *stats_take_granted(void);
 
 #define EVENT_BIT(event)	(1U << (event))
-#define ALL_EVENTS			(EVENT_BIT(NUM_EVENTS) - 1)
+
+/* Of a watch that names no events. Renewals are frequent. */
+#define DEFAULT_EVENTS		((EVENT_BIT(NUM_EVENTS) - 1) & ~EVENT_BIT(EVENT_RENEWED))
 
 /* watches.c: the table of watches */
 typedef struct Watch
 {
-	char	   *prefix;
-	int			length;			/* of the prefix */
+	text	   *prefix;
 	char	   *channel;
 	uint32		events;			/* EVENT_BIT of each */
-	Oid			creator;		/* invalid if that role was dropped */
+	Oid			creator;
 } Watch;
 
 extern void watches_init(void);
 extern bool event_is_watched(LeaseEvent event);
-extern const Watch *next_watch(const Watch *before, LeaseEvent event, const text *resource);
+extern List *watches_of(LeaseEvent event, const text *resource);
 extern bool set_watch(text *prefix, text *channel, uint32 events);
 
 /* notices.c: collecting and sending notices */

@@ -45,7 +45,7 @@ static List *pending = NIL;
 static bool
 creator_sees_owner(const Watch *watch, const Lease *lease)
 {
-	return OidIsValid(watch->creator) && lease->owner != NULL && role_sees_owner(watch->creator, lease->role);
+	return lease->owner != NULL && role_sees_owner(watch->creator, lease->role);
 }
 
 /*
@@ -136,10 +136,13 @@ static List *
 find_notices(LeaseEvent event, const Lease *lease)
 {
 	char	   *payloads[2] = {NULL, NULL};	/* without and with owner */
+	List	   *watches = watches_of(event, lease->resource);
 	List	   *notices = NIL;
+	ListCell   *cell;
 
-	for (const Watch *watch = NULL; (watch = next_watch(watch, event, lease->resource)) != NULL;)
+	foreach(cell, watches)
 	{
+		const Watch *watch = lfirst(cell);
 		Notice	   *notice = palloc(sizeof(Notice));
 		bool		with_owner = creator_sees_owner(watch, lease);
 
@@ -150,6 +153,7 @@ find_notices(LeaseEvent event, const Lease *lease)
 		notice->xid = GetCurrentTransactionIdIfAny();
 		notices = lappend(notices, notice);
 	}
+	list_free(watches);
 	return notices;
 }
 

@@ -20,6 +20,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
@@ -58,16 +59,6 @@ clear_entry(DatabaseStats *which)
 		pg_atomic_write_u64(&which->counters[i], i == STATS_SINCE ? clock_now() : 0);
 }
 
-static void
-init_entry(DatabaseStats *which)
-{
-	which->database = InvalidOid;
-	pg_atomic_init_u32(&which->granted, 0);
-	for (int i = 0; i < NUM_STATS_COUNTERS; i++)
-		pg_atomic_init_u64(&which->counters[i], 0);
-	clear_entry(which);
-}
-
 static Size
 stats_size(void)
 {
@@ -82,7 +73,12 @@ create_stats(void *memory, int tranche)
 	LWLockInitialize(&created->lock, tranche);
 	created->databases = stats_databases;
 	for (int i = 0; i <= created->databases; i++)
-		init_entry(&created->entries[i]);
+	{
+		pg_atomic_init_u32(&created->entries[i].granted, 0);
+		for (int j = 0; j < NUM_STATS_COUNTERS; j++)
+			pg_atomic_init_u64(&created->entries[i].counters[j], 0);
+		clear_entry(&created->entries[i]);
+	}
 }
 
 static const SharedPart stats_part = {"lease_lock stats 4", stats_size, create_stats, (void **) &stats};
@@ -127,23 +123,22 @@ free_dropped(void)
 	}
 }
 
-/* Find the entry of this database, or take a free one; NULL if all belong to others. */
+/* Find the entry of this database, or take a free one; the overflow if all belong to others. */
 static DatabaseStats *
 find_entry(void)
 {
-	DatabaseStats *found = NULL;
+	DatabaseStats *overflow = &stats->entries[stats->databases];
+	DatabaseStats *found = overflow;
 
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < stats->databases; i++)
+	for (int i = 0; i < stats->databases && found->database != MyDatabaseId; i++)
 	{
 		DatabaseStats *which = &stats->entries[i];
 
-		if (which->database == MyDatabaseId || (found == NULL && !OidIsValid(which->database)))
+		if (which->database == MyDatabaseId || (found == overflow && !OidIsValid(which->database)))
 			found = which;
-		if (which->database == MyDatabaseId)
-			break;
 	}
-	if (found != NULL && found->database != MyDatabaseId)
+	if (found != overflow && found->database != MyDatabaseId)
 	{
 		clear_entry(found);
 		found->database = MyDatabaseId;
@@ -156,12 +151,11 @@ find_entry(void)
 static inline bool
 counting(void)
 {
-	if (entry == NULL && attach_shared_area() && IsTransactionState() && (entry = find_entry()) == NULL)
+	if (entry == NULL && attach_shared_area() && IsTransactionState())
 	{
-		free_dropped();
+		if (!OidIsValid(find_entry()->database))
+			free_dropped();
 		entry = find_entry();
-		if (entry == NULL)
-			entry = &stats->entries[stats->databases];
 	}
 	return entry != NULL;
 }
@@ -201,9 +195,7 @@ handoff_bucket(int64 usecs)
 {
 	if (usecs <= FIRST_HANDOFF_BOUND)
 		return 0;
-	if (usecs > HANDOFF_BOUND(HANDOFF_BOUNDS - 1))
-		return HANDOFF_BOUNDS;
-	return pg_leftmost_one_pos64((usecs - 1) / FIRST_HANDOFF_BOUND) + 1;
+	return Min(pg_leftmost_one_pos64((usecs - 1) / FIRST_HANDOFF_BOUND) + 1, HANDOFF_BOUNDS);
 }
 
 /* Count a hand-off: the time from when a lease became free until a waiter was granted it. */
@@ -215,18 +207,18 @@ stats_handed_off(int64 usecs)
 	stats_count(STATS_HANDOFF_BUCKETS + handoff_bucket(usecs));
 }
 
-/* Read the counters of this database. */
-StatsTotals
+/* Read the counters of this database; NULL if nothing is counted. */
+ArrayType *
 stats_read(void)
 {
-	StatsTotals totals = {.scope = "none"};
+	Datum		values[1 + NUM_STATS_COUNTERS];
 
 	if (!counting())
-		return totals;
-	totals.scope = !OidIsValid(entry->database) ? "overflow" : "database";
+		return NULL;
+	values[0] = Int64GetDatum(entry->database);
 	for (int i = 0; i < NUM_STATS_COUNTERS; i++)
-		totals.counters[i] = pg_atomic_read_u64(&entry->counters[i]);
-	return totals;
+		values[1 + i] = Int64GetDatum(pg_atomic_read_u64(&entry->counters[i]));
+	return construct_array(values, lengthof(values), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
 }
 
 /* Set the counters of this database to zero. */

@@ -40,14 +40,12 @@
 /* Longest time between visits to a database in which workers fail. */
 #define FAILED_INTERVAL		(SECS_PER_HOUR * USECS_PER_SEC)
 
-/* A database with leases. Times are of the monotonic clock. */
+/* A database with leases. */
 typedef struct Database
 {
-	Oid			oid;
-	int64		visited_at;		/* begin of that round; 0: visit it at once */
+	Visit		visit;			/* how the last one ended: the next one goes on from there */
+	int64		visited_at;		/* begin of that round, monotonic clock; 0: visit it at once */
 	int			failures;		/* in sequence */
-	BlockNumber next_block;
-	TimestampTz told_until;		/* as in Visit; 0: never visited */
 } Database;
 
 typedef enum DatabaseState
@@ -102,11 +100,12 @@ remember(Oid oid)
 	ListCell   *cell;
 
 	foreach(cell, databases)
-		if (((Database *) lfirst(cell))->oid == oid)
+		if (((Database *) lfirst(cell))->visit.database == oid)
 			return;
 	caller_context = MemoryContextSwitchTo(TopMemoryContext);
 	database = palloc0(sizeof(Database));
-	database->oid = oid;
+	database->visit.database = oid;
+	database->visit.told_until = clock_now() - interval_usecs();
 	databases = lappend(databases, database);
 	MemoryContextSwitchTo(caller_context);
 }
@@ -193,43 +192,38 @@ static void
 wait_for_worker(BackgroundWorkerHandle *worker)
 {
 	int64		until = clock_monotonic() + LONGEST_VISIT;
-	bool		terminated = false;
 	pid_t		pid;
 
 	while (GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
 	{
 		int64		left = until - clock_monotonic();
 
-		if (left <= 0 && !terminated)
+		if (left > 0)
+			nap(left);
+		else
 		{
 			TerminateBackgroundWorker(worker);
-			terminated = true;
+			until = PG_INT64_MAX;
 		}
-		nap(terminated ? -1 : left);
 	}
 }
 
 /* Send a worker, and wait for it; false if there is no slot for it. */
 static bool
-send_worker(const Database *database)
+send_worker(Visit *visit)
 {
 	static bool no_slot = false;
-	TimestampTz now = clock_now();
 	BackgroundWorkerHandle *handle;
 	BackgroundWorker worker;
 
-	purge_state->visit = (Visit) {
-		.number = purge_state->visit.number + 1,
-		.database = database->oid,
-		.next_block = database->next_block,
-		.told_until = database->told_until != 0 ? database->told_until : now - interval_usecs(),
-		.tell_until = now,
-		.result = VISIT_FAILED	/* until the worker says something else */
-	};
+	visit->number = purge_state->visit.number + 1;
+	visit->tell_until = clock_now();
+	visit->result = VISIT_FAILED;	/* until the worker says something else */
+	purge_state->visit = *visit;
 	describe_worker(&worker, "lease_lock purge worker", "lease_purge_worker_main");
 	worker.bgw_flags |= BGWORKER_INTERRUPTIBLE;
 	worker.bgw_notify_pid = MyProcPid;
-	worker.bgw_main_arg = UInt32GetDatum(purge_state->visit.number);
+	worker.bgw_main_arg = UInt32GetDatum(visit->number);
 	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
 	{
 		if (!no_slot)
@@ -243,6 +237,7 @@ send_worker(const Database *database)
 	no_slot = false;
 	wait_for_worker(handle);
 	pfree(handle);
+	*visit = purge_state->visit;
 	return true;
 }
 
@@ -250,20 +245,18 @@ send_worker(const Database *database)
 static bool
 visit_database(Database *database)
 {
-	const Visit *visit = &purge_state->visit;
-	DatabaseState state = search_databases(database->oid);
+	Visit	   *visit = &database->visit;
+	DatabaseState state = search_databases(visit->database);
 
 	database->visited_at = round_begun_at;
 	if (state == DATABASE_GONE)
 		return false;
-	if (state == DATABASE_CLOSED || !send_worker(database))
+	if (state == DATABASE_CLOSED || !send_worker(visit))
 		return true;
 
 	if (visit->result == VISIT_UNFINISHED)
 		database->visited_at = 0;
 	database->failures = visit->result == VISIT_FAILED ? database->failures + 1 : 0;
-	database->next_block = visit->next_block;
-	database->told_until = visit->told_until;
 	return visit->result != VISIT_EMPTY;
 }
 
@@ -291,12 +284,12 @@ visit_databases(void)
 	return again;
 }
 
-/* Microseconds until the next round begins; negative: not before the latch is set. */
+/* Microseconds until the next round begins. */
 static int64
 time_to_next_round(void)
 {
 	if (purge_interval == 0)
-		return -1;
+		return PG_INT64_MAX;
 	if (round_begun_at == 0)
 		return 0;
 	return Max(round_begun_at + interval_usecs() - clock_monotonic(), 0);

@@ -125,30 +125,26 @@ tell_expired(Visit *visit)
 static void
 purge(Visit *visit)
 {
-	int64		begun_at = clock_monotonic();
+	int64		until = clock_monotonic() + VISIT_TIME;
+	int64		now;
 
-	for (;;)
+	do
 	{
-		int64		batch_begun_at = clock_monotonic();
+		int64		begun_at = clock_monotonic();
 		BlockNumber nblocks = 0;
-		int64		rest;
-		int64		left;
 
 		begin_transaction();
 		visit->result = VISIT_LOCKED;
 		if (may_stay_in_database())
 			nblocks = purge_batch(visit);
 		end_transaction();
-		left = begun_at + VISIT_TIME - clock_monotonic();
-		if (visit->result != VISIT_UNFINISHED || left <= 0)
+		if (visit->result != VISIT_UNFINISHED)
 			return;
 
 		report_progress(visit->next_block, nblocks);
-		rest = (clock_monotonic() - batch_begun_at) * REST_FACTOR;
-		worker_nap(Min(rest, left));
-		if (rest >= left)
-			return;
-	}
+		now = clock_monotonic();
+		worker_nap(Min((now - begun_at) * REST_FACTOR, Max(until - now, 0)));
+	} while (clock_monotonic() < until);
 }
 
 /*

@@ -26,7 +26,7 @@ cmp_ok(scalar(keys %functions), '>', 10, 'functions of the script: ' . join(' ',
 cmp_ok(scalar(keys %operators), '>', 5, 'operators of the script: ' . join(' ', sort keys %operators));
 
 # Nothing in it is unqualified but the extension's own names, and syntax.
-my %syntax = map { $_ => 1 } qw(and any as by cast coalesce columns default exists in key lateral materialized not on or over select storage using values when where with filter from else then case set returns);
+my %syntax = map { $_ => 1 } qw(and any array as by cast coalesce columns default exists in key lateral materialized not on or over select storage using values when where with filter from else then case set returns);
 my $unqualified = $script =~ s/OPERATOR\(pg_catalog\.[^)\s]+\)|WITH \(fillfactor = \d+\)|(?:MINVALUE|DEFAULT) -\d+|\b(?:MESSAGE|DETAIL|HINT|jit|text) =|\w+\.\*|\(\*\)/ /gr;
 is(join(' ', grep { !/^lease_/ && !$syntax{ lc $_ } } $unqualified =~ /(?<![\w.\$"])([A-Za-z_]\w*)\s*\(/g), 'd', 'every function is qualified');
 is(join(' ', $unqualified =~ m{(?<![:=<>])([-+*/<>=~!\@#%^&|?]+)(?!\w*\.)}g), '', 'every operator is qualified');

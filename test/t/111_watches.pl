@@ -306,6 +306,13 @@ $sql->(q{
 is(told(sub { "$_[0] " . ($_[1]->{owner} // '-') }), 'events password, more -', 'the owner, if the creator may see it');
 $sql->("GRANT holder TO watcher; SELECT lease_release('job/secret', 'password')");
 is(told(sub { "$_[0] " . ($_[1]->{owner} // '-') }), 'events password, more password', 'and now');
+$sql->(q{
+	DROP OWNED BY watcher;
+	DROP ROLE watcher;
+	SET ROLE holder;
+	SELECT lease_acquire('job/secret', '1 hour', 'password'), lease_release('job/secret', 'password')});
+is(told(sub { "$_[0] " . ($_[1]->{owner} // '-') }), 'events password, more -, events password, more -', 'not if it was dropped');
+like($sql->("SELECT creator FROM lease_watches WHERE channel = 'more'"), qr/^unknown \(OID=\d+\)$/, 'which the view shows');
 $sql->("SELECT lease_unwatch('job/secret', 'more')");
 
 # names that are long, or need escapes
