@@ -546,7 +546,7 @@ COMMENT ON FUNCTION lease_wait_graph() IS
 CREATE TABLE lease_watch (
 	prefix pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
 	channel pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
-	events pg_catalog.int4 NOT NULL,
+	events pg_catalog.text[] NOT NULL,
 	creator pg_catalog.oid NOT NULL,
 	PRIMARY KEY (prefix, channel)
 );
@@ -554,7 +554,7 @@ REVOKE ALL ON lease_watch FROM PUBLIC;
 COMMENT ON TABLE lease_watch IS 'watches, as lease_watch() and lease_unwatch() keep them; read lease_watches instead';
 COMMENT ON COLUMN lease_watch.prefix IS 'prefix of the names of the watched resources';
 COMMENT ON COLUMN lease_watch.channel IS 'channel of NOTIFY';
-COMMENT ON COLUMN lease_watch.events IS 'events to send notices of, a bit each';
+COMMENT ON COLUMN lease_watch.events IS 'events to send notices of';
 COMMENT ON COLUMN lease_watch.creator IS 'role that set up the watch; notices contain owners that this role may see';
 
 CREATE FUNCTION lease_watch(prefix pg_catalog.text, channel pg_catalog.text, events pg_catalog.text[] DEFAULT NULL)
@@ -571,21 +571,8 @@ COMMENT ON FUNCTION lease_unwatch(pg_catalog.text, pg_catalog.text) IS
 	'remove a watch; true when there was such a watch';
 REVOKE ALL ON FUNCTION lease_unwatch(pg_catalog.text, pg_catalog.text) FROM PUBLIC;
 
-/* The events are in the order of LeaseEvent in the library. */
 CREATE VIEW lease_watches AS
-SELECT
-	w.prefix,
-	w.channel,
-	ARRAY(
-		SELECT event.event
-		FROM pg_catalog.unnest('{granted,taken_over,renewed,released,transferred,downgraded,broken,expired,wanted}'::pg_catalog.text[])
-			WITH ORDINALITY AS event
-		WHERE (w.events OPERATOR(pg_catalog.>>) CAST(event.ordinality OPERATOR(pg_catalog.-) 1 AS pg_catalog.int4))
-			OPERATOR(pg_catalog.%) 2 OPERATOR(pg_catalog.=) 1
-		ORDER BY event.ordinality
-	) AS events,
-	pg_catalog.pg_get_userbyid(w.creator) AS creator
-FROM lease_watch AS w;
+SELECT w.prefix, w.channel, w.events, pg_catalog.pg_get_userbyid(w.creator) AS creator FROM lease_watch AS w;
 COMMENT ON VIEW lease_watches IS 'channels that are notified of events of leases';
 REVOKE ALL ON lease_watches FROM PUBLIC;
 

@@ -57,7 +57,11 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 	int			count;
 
 	if (PG_ARGISNULL(argno))
-		return DEFAULT_EVENTS;
+	{
+		for (LeaseEvent event = 0; event < NUM_EVENTS; event++)
+			events |= event_is_default(event) ? EVENT_BIT(event) : 0;
+		return events;
+	}
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), TEXTOID, -1, false, TYPALIGN_INT, &names, &isnull, &count);
 	for (int i = 0; i < count; i++)
 	{

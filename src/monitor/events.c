@@ -40,16 +40,17 @@ static const struct
 	StatsCounter counter;
 	LogEvents	logged_from;	/* least lease_lock.log_events that logs it */
 	const char *log_text;		/* follows the resource, and precedes the owner */
+	bool		by_default;		/* in notices of a watch that names no events; renewals are frequent */
 }			events[NUM_EVENTS] = {
-	[EVENT_GRANTED] = {"granted", STATS_GRANTED, LOG_EVENTS_ALL, "granted to"},
-	[EVENT_TAKEN_OVER] = {"taken_over", STATS_TAKEOVERS, LOG_EVENTS_TAKEOVER, "taken over by"},
-	[EVENT_RENEWED] = {"renewed", STATS_RENEWALS, LOG_EVENTS_ALL, "renewed by"},
-	[EVENT_RELEASED] = {"released", STATS_RELEASES, LOG_EVENTS_ALL, "released by"},
-	[EVENT_TRANSFERRED] = {"transferred", STATS_NO_COUNTER, LOG_EVENTS_ALL, "handed over to"},
-	[EVENT_DOWNGRADED] = {"downgraded", STATS_NO_COUNTER, LOG_EVENTS_ALL, "downgraded to shared by"},
-	[EVENT_BROKEN] = {"broken", STATS_BREAKS, LOG_EVENTS_TAKEOVER, "of"},
-	[EVENT_EXPIRED] = {"expired", STATS_NO_COUNTER, LOG_EVENTS_NEVER, NULL},
-	[EVENT_WANTED] = {"wanted", STATS_NO_COUNTER, LOG_EVENTS_NEVER, NULL},
+	[EVENT_GRANTED] = {"granted", STATS_GRANTED, LOG_EVENTS_ALL, "granted to", true},
+	[EVENT_TAKEN_OVER] = {"taken_over", STATS_TAKEOVERS, LOG_EVENTS_TAKEOVER, "taken over by", true},
+	[EVENT_RENEWED] = {"renewed", STATS_RENEWALS, LOG_EVENTS_ALL, "renewed by", false},
+	[EVENT_RELEASED] = {"released", STATS_RELEASES, LOG_EVENTS_ALL, "released by", true},
+	[EVENT_TRANSFERRED] = {"transferred", STATS_NO_COUNTER, LOG_EVENTS_ALL, "handed over to", true},
+	[EVENT_DOWNGRADED] = {"downgraded", STATS_NO_COUNTER, LOG_EVENTS_ALL, "downgraded to shared by", true},
+	[EVENT_BROKEN] = {"broken", STATS_BREAKS, LOG_EVENTS_TAKEOVER, "of", true},
+	[EVENT_EXPIRED] = {"expired", STATS_NO_COUNTER, LOG_EVENTS_NEVER, NULL, true},
+	[EVENT_WANTED] = {"wanted", STATS_NO_COUNTER, LOG_EVENTS_NEVER, NULL, true},
 };
 
 static const struct config_enum_entry log_events_options[] = {
@@ -99,6 +100,12 @@ event_by_name(const char *name)
 	while (event < NUM_EVENTS && strcmp(name, events[event].name) != 0)
 		event++;
 	return event;
+}
+
+bool
+event_is_default(LeaseEvent event)
+{
+	return events[event].by_default;
 }
 
 static char *

@@ -13,10 +13,7 @@
 
 #include "base/base.h"
 
-/*
- * events.c: what happens to leases, counted and logged. The table of watches
- * and the view of it know the events by their numbers, so new ones come last.
- */
+/* events.c: what happens to leases, counted and logged */
 typedef enum LeaseEvent
 {
 	EVENT_GRANTED,
@@ -36,6 +33,7 @@ extern void events_init(void);
 
 extern const char *event_name(LeaseEvent event);
 extern LeaseEvent event_by_name(const char *name);	/* EVENT_NONE: unknown */
+extern bool event_is_default(LeaseEvent event); /* of a watch that names no events */
 
 /*
  * Count and log what happened to a lease: as it is now, or as it was when it was
@@ -92,9 +90,7 @@ extern void stats_note_grant(void);
 extern List *stats_take_granted(void);
 
 #define EVENT_BIT(event)	(1U << (event))
-
-/* Of a watch that names no events. Renewals are frequent. */
-#define DEFAULT_EVENTS		((EVENT_BIT(NUM_EVENTS) - 1) & ~EVENT_BIT(EVENT_RENEWED))
+#define ALL_EVENTS			(EVENT_BIT(NUM_EVENTS) - 1)
 
 /* watches.c: the table of watches */
 typedef struct Watch

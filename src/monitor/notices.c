@@ -45,7 +45,8 @@ static List *pending = NIL;
 static bool
 creator_sees_owner(const Watch *watch, const Lease *lease)
 {
-	return lease->owner != NULL && role_sees_owner(watch->creator, lease->role);
+	return lease->owner != NULL && role_sees_owner(watch->creator, lease->role) &&
+		GetUserNameFromId(watch->creator, true) != NULL;
 }
 
 /*

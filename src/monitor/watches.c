@@ -21,6 +21,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
+#include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -78,17 +79,46 @@ watch_table(void)
 	return OidIsValid(extension) ? get_relname_relid("lease_watch", get_extension_schema(extension)) : InvalidOid;
 }
 
+/* The events in the array, as a set; those of a later version are left out. */
+static uint32
+events_from_array(ArrayType *array)
+{
+	uint32		events = 0;
+	Datum	   *names;
+	bool	   *isnull;
+	int			count;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &names, &isnull, &count);
+	for (int i = 0; i < count; i++)
+		events |= isnull[i] ? 0 : EVENT_BIT(event_by_name(TextDatumGetCString(names[i])));
+	return events & ALL_EVENTS;
+}
+
+static ArrayType *
+array_from_events(uint32 events)
+{
+	Datum		names[NUM_EVENTS];
+	int			count = 0;
+
+	for (int event = 0; event < NUM_EVENTS; event++)
+		if ((events & EVENT_BIT(event)) != 0)
+			names[count++] = CStringGetTextDatum(event_name(event));
+	return construct_array(names, count, TEXTOID, -1, false, TYPALIGN_INT);
+}
+
 static void
 add_from_row(Watches *watches, TupleTableSlot *row)
 {
-	MemoryContext caller_context = MemoryContextSwitchTo(watches->context);
-	Watch	   *watch = palloc(sizeof(Watch));
+	Watch	   *watch = MemoryContextAlloc(watches->context, sizeof(Watch));
+	MemoryContext caller_context;
 
 	slot_getallattrs(row);
+	watch->events = events_from_array(DatumGetArrayTypeP(row->tts_values[Anum_events - 1]));
+	watch->creator = DatumGetObjectId(row->tts_values[Anum_creator - 1]);
+
+	caller_context = MemoryContextSwitchTo(watches->context);
 	watch->prefix = DatumGetTextPCopy(row->tts_values[Anum_prefix - 1]);
 	watch->channel = TextDatumGetCString(row->tts_values[Anum_channel - 1]);
-	watch->events = DatumGetInt32(row->tts_values[Anum_events - 1]);
-	watch->creator = DatumGetObjectId(row->tts_values[Anum_creator - 1]);
 	watches->list = lappend(watches->list, watch);
 	watches->events |= watch->events;
 	MemoryContextSwitchTo(caller_context);
@@ -191,7 +221,7 @@ set_watch(text *prefix, text *channel, uint32 events)
 	{
 		values[Anum_prefix - 1] = PointerGetDatum(prefix);
 		values[Anum_channel - 1] = PointerGetDatum(channel);
-		values[Anum_events - 1] = Int32GetDatum(events);
+		values[Anum_events - 1] = PointerGetDatum(array_from_events(events));
 		values[Anum_creator - 1] = ObjectIdGetDatum(GetUserId());
 		CatalogTupleInsert(table, heap_form_tuple(RelationGetDescr(table), values, isnull));
 	}

@@ -98,7 +98,7 @@ wait_announce(text **resources, int nresources, const LeaseRequest *request, boo
 	{
 		if (commits)
 			tell_wanted(resources[i], request->owner, GetUserId(), request->mode);
-		else if (waiter != NULL && i < waiter->info.nnamed && next_watch(NULL, EVENT_WANTED, resources[i]) != NULL)
+		else if (waiter != NULL && i < waiter->info.nnamed && watches_of(EVENT_WANTED, resources[i]) != NIL)
 		{
 			ask_announcer(waiter);
 			break;
