@@ -27,6 +27,7 @@ typedef struct Change
 
 static Change changes[NUM_BUCKETS];
 static int	nchanges = 0;
+static bool dropped = false;	/* the lock table */
 
 /* Buckets with waiters for leases that end with this session. */
 static bool session_buckets[NUM_BUCKETS];
@@ -61,9 +62,7 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 void
 wait_note_drop(void)
 {
-	if (attach_shared_area())
-		for (nchanges = 0; nchanges < NUM_BUCKETS; nchanges++)
-			changes[nchanges] = (Change) {.hash = nchanges, .all_lines = true};
+	dropped = attach_shared_area();
 }
 
 /* Call the first waiter of each line of a bucket. Those whose lease has not changed look in vain. */
@@ -103,6 +102,12 @@ wake_waiters(bool committed)
 		wake_after_change(&changes[i], committed);
 }
 
+static void
+wake_bucket(int number)
+{
+	wake_after_change(&(Change) {.hash = number, .all_lines = true}, true);
+}
+
 /*
  * At commit and abort the transaction is no longer in progress for other
  * sessions. At PREPARE it is, and waiters for the lease must now wait for the
@@ -114,7 +119,10 @@ wake_after_transaction(XactEvent event, void *arg)
 	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
 		return;
 	wake_waiters(event == XACT_EVENT_COMMIT);
+	for (int i = 0; i < NUM_BUCKETS && dropped && event != XACT_EVENT_ABORT; i++)
+		wake_bucket(i);
 	nchanges = 0;
+	dropped = false;
 }
 
 /* A rollback to a savepoint restores the leases at once, although the transaction goes on. */
@@ -136,7 +144,7 @@ wake_after_session(int code, Datum arg)
 	session_end();				/* before they look */
 	for (int i = 0; i < NUM_BUCKETS; i++)
 		if (session_buckets[i])
-			wake_after_change(&(Change) {.hash = i, .all_lines = true}, true);
+			wake_bucket(i);
 }
 
 /* Remember to wake the waiters of a lease when this session ends. */
