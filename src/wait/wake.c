@@ -65,12 +65,15 @@ wait_note_drop(void)
 	dropped = attach_shared_area();
 }
 
-/* Call the first waiter of each line of a bucket. Those whose lease has not changed look in vain. */
+/*
+ * Call the first waiter of each line that a bucket has for this database. It
+ * does no harm to call one whose lease has not changed.
+ */
 static void
 call_all_lines(uint64 hash)
 {
 	for (Entry *entry = queue_entry(bucket_of(hash)->ends.next); entry != NULL; entry = queue_entry(entry->link.next))
-		if (queue_next_in_line(NULL, entry->hash) == entry)
+		if (queue_waiter(entry->waiter)->info.database == MyDatabaseId && queue_next_in_line(NULL, entry->hash) == entry)
 			call_first(entry->hash, 0);
 }
 
