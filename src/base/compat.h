@@ -101,7 +101,6 @@
 #include "pgstat.h"
 #include "storage/proc.h"
 #define MY_PROC_NUMBER (MyProc->pgprocno)
-#define GetNumberFromPGProc(proc) ((proc)->pgprocno)
 #define WaitEventExtensionNew(name) PG_WAIT_EXTENSION
 #endif
 

@@ -17,7 +17,6 @@
  */
 #include "postgres.h"
 
-#include "access/subtrans.h"
 #include "catalog/pg_type.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
@@ -40,22 +39,26 @@ typedef enum EdgeKind
 } EdgeKind;
 
 /*
- * A process that waits, a part of the condition under which it can go on, or
- * an owner that waiters act for.
+ * A process that waits, an owner that waiters act for, or a part of the
+ * condition under which processes can go on.
  */
 typedef struct WaitNode
 {
-	int			pid;			/* of the process; 0: an owner */
-	bool		is_part;		/* of its condition */
-	const Waiter *waiter;		/* NULL: the process does not wait for a lease */
-	const Lease *lease;			/* of an owner; else NULL */
-	uint64		wait;			/* identifies the wait: ticket, or start time */
+	uint64		key;			/* of a process or an owner in the hash table */
+	int			pid;			/* of a process; else 0 */
+	const Lease *lease;			/* one of an owner; else NULL */
+	struct Place *place;		/* for a waiter of a line, and all before it; else NULL */
+	const Waiter *waiter;		/* NULL: the process does not wait for a lease. It is not copied, see list_places() */
+	List	   *places;			/* of the waiter in its lines */
+	uint64		wait;			/* ticket of the waiter */
+	bool		looks;			/* in one of its lines, or is about to */
 	bool		sleeps;			/* in the queue, so it can be the victim */
 	List	   *edges;
 	List	   *waited_for;		/* the edges that lead here */
+	uint64		obstacles;		/* a sum that identifies what the edges stand for */
 	int			nstuck;			/* edges that lead to stuck nodes */
 	int			spare;			/* so many of these do not keep it from going on */
-	bool		stuck;			/* cannot go on, as far as the search knows */
+	bool		stuck;			/* in the graph, and cannot go on, as far as the search knows */
 	const struct Edge *reached; /* by a walk, last through this edge; NULL: not reached */
 } WaitNode;
 
@@ -64,107 +67,87 @@ typedef struct Edge
 	EdgeKind	kind;
 	WaitNode   *from;
 	WaitNode   *to;
-	uint64		obstacle;		/* identifies the obstacle: token, xid, pid or turn */
 } Edge;
 
-/* A waiter in one of its lines. Aside or skipped, it is before nobody. */
+/* A waiter in one of its lines. */
 typedef struct Place
 {
 	uint64		hash;			/* of the line */
 	uint64		turn;
-	const Waiter *waiter;
-	int			awaited_pid;	/* of the transaction that refused it; 0: none */
-	WaitNode   *up_to_here;		/* this waiter and all before it; NULL: not yet made */
+	TurnState	state;
+	TransactionId awaited;		/* that refused it */
+	int			awaited_pid;	/* its process; 0: none */
+	int			line;			/* among those of the waiter */
+	int			spare;			/* the waiter needs all slots but so many */
+	WaitNode   *process;		/* of the waiter */
+	WaitNode   *up_to_here;		/* this waiter and all before it */
+	struct Place *first;		/* of the line */
+
+	/* What blocks all waiters of the line that ask for the same as this one, which is the first of them. */
+	bool		looked;
+	List	   *blockers;		/* of SlotBlocker */
+	WaitNode   *obstacles;		/* the same as a node, for all to whom none of them belongs; NULL: not yet made */
 } Place;
 
 typedef struct Search
 {
 	LeaseStore *store;
-	List	   *waiters;		/* of Waiter */
+	HTAB	   *named;			/* the nodes of processes and owners */
 	Place	   *places;			/* sorted by line and turn */
 	int			nplaces;
-	List	   *nodes;			/* of WaitNode; first our own process. In the end, the members of the deadlock */
-	List	   *named;			/* those of them that are processes or owners */
+	List	   *nodes;			/* the graph; first our own process. In the end, the members of the deadlock */
 } Search;
 
 /* --- The graph ------------------------------------------------------------ */
-
-static WaitNode *
-new_node(Search *search, WaitNode values)
-{
-	WaitNode   *node = palloc(sizeof(WaitNode));
-
-	*node = values;
-	node->stuck = true;
-	search->nodes = lappend(search->nodes, node);
-	if (!node->is_part)
-		search->named = lappend(search->named, node);
-	return node;
-}
 
 /* The node of a process, or of the owner of a lease: once for each, whatever waits for it. */
 static WaitNode *
 find_node(Search *search, int pid, const Lease *lease)
 {
-	ListCell   *cell;
-
-	foreach(cell, search->named)
+	for (uint64 key = lease == NULL ? (uint64) pid : hash_text(lease->owner, lease->role);; key++)
 	{
-		WaitNode   *node = lfirst(cell);
+		bool		found;
+		WaitNode   *node = hash_search(search->named, &key, HASH_ENTER, &found);
 
+		if (!found)
+			*node = (WaitNode) {.key = key, .pid = pid, .lease = lease};
 		if (node->pid == pid &&
 			(lease == NULL || (node->lease->role == lease->role && same_text(node->lease->owner, lease->owner))))
 			return node;
 	}
-	return new_node(search, (WaitNode) {.pid = pid, .lease = lease});
 }
 
+/* Let a node wait for another one, which belongs to the graph then. The obstacle is a token, transaction, time or turn. */
 static void
-add_edge(WaitNode *from, EdgeKind kind, WaitNode *to, uint64 obstacle)
+add_edge(Search *search, WaitNode *from, EdgeKind kind, WaitNode *to, uint64 obstacle)
 {
 	Edge	   *edge = palloc(sizeof(Edge));
 
-	*edge = (Edge) {kind, from, to, obstacle};
+	*edge = (Edge) {kind, from, to};
 	from->edges = lappend(from->edges, edge);
+	from->obstacles += hash_bytes_uint32_extended((uint32) kind, obstacle);
 	to->waited_for = lappend(to->waited_for, edge);
+	if (!to->stuck)
+		search->nodes = lappend(search->nodes, to);
+	to->stuck = true;
 }
 
 static WaitNode *
 add_part(Search *search, WaitNode *whole, int spare)
 {
-	WaitNode   *part = new_node(search, (WaitNode) {
-		.pid = whole->pid,
-		.is_part = true,
-		.waiter = whole->waiter,
-		.spare = spare
-	});
+	WaitNode   *part = palloc0(sizeof(WaitNode));
 
-	add_edge(whole, EDGE_PART, part, 0);
+	part->spare = spare;
+	add_edge(search, whole, EDGE_PART, part, 0);
 	return part;
 }
 
-/* Wait for a process. None waits for itself, nor for one that has ended, whose pid is 0. */
+/* Wait for a process, unless it has ended: then its pid is 0. */
 static void
-add_process(Search *search, WaitNode *node, EdgeKind kind, int pid, uint64 obstacle)
+add_process(Search *search, WaitNode *node, int pid, uint64 obstacle)
 {
-	if (pid != 0 && pid != node->pid)
-		add_edge(node, kind, find_node(search, pid, NULL), obstacle);
-}
-
-/* The process that runs a transaction; 0 if none does. One that ended long ago must not be looked up. */
-static int
-transaction_pid(TransactionId xid)
-{
-	return TransactionIdIsInProgress(xid) ? BackendXidGetPid(SubTransGetTopmostTransaction(xid)) : 0;
-}
-
-static bool
-has_name_of_owner(const Waiter *waiter, const Lease *lease)
-{
-	const WaiterInfo *info = &waiter->info;
-
-	return info->owner_length == (int) VARSIZE_ANY_EXHDR(lease->owner) &&
-		memcmp(info->owner, VARDATA_ANY(lease->owner), info->owner_length) == 0;
+	if (pid != 0)
+		add_edge(search, node, EDGE_PROCESS, find_node(search, pid, NULL), obstacle);
 }
 
 /*
@@ -176,25 +159,12 @@ has_name_of_owner(const Waiter *waiter, const Lease *lease)
 static bool
 acts_for(const Waiter *waiter, const Lease *lease)
 {
-	return has_name_of_owner(waiter, lease) &&
-		has_privs_of_role(waiter->info.role, lease->role) &&
-		has_privs_of_role(lease->role, waiter->info.role);
-}
+	const WaiterInfo *info = &waiter->info;
 
-/* What one lease slot must wait for. An owner that waits for its own lease is not stuck: it may have several sessions. */
-static void
-add_slot(Search *search, WaitNode *node, const SlotBlocker *blocker)
-{
-	const Lease *lease = blocker->lease;
-
-	if (TransactionIdIsValid(blocker->transaction)) /* its end decides what becomes of the lease */
-		add_process(search, node, EDGE_PROCESS, transaction_pid(blocker->transaction), blocker->transaction);
-	else if (lease != NULL)		/* else kept or delayed, which ends by itself */
-	{
-		if (!acts_for(node->waiter, lease))
-			add_edge(node, EDGE_OWNER, find_node(search, 0, lease), lease->token);
-		add_process(search, node, EDGE_PROCESS, lease->session_pid, lease->token);
-	}
+	return info->owner_length == (int) VARSIZE_ANY_EXHDR(lease->owner) &&
+		memcmp(info->owner, VARDATA_ANY(lease->owner), info->owner_length) == 0 &&
+		has_privs_of_role(info->role, lease->role) &&
+		has_privs_of_role(lease->role, info->role);
 }
 
 static int
@@ -208,217 +178,214 @@ compare_places(const void *a, const void *b)
 	return x->turn < y->turn ? -1 : x->turn > y->turn;
 }
 
+/*
+ * List the waiters of this database, where they are: to copy all of them would
+ * take longer than the search. The ticket is read first. So what is read of a
+ * wait that has ended belongs to a ticket that the second search does not find.
+ */
 static void
 list_places(Search *search)
 {
-	ListCell   *cell;
+	HASHCTL		table = {.keysize = sizeof(uint64), .entrysize = sizeof(WaitNode), .hcxt = CurrentMemoryContext};
 
-	search->waiters = waiters_list();
-	search->places = palloc(sizeof(Place) * Max(1, list_length(search->waiters) * MAX_LINES));
-	foreach(cell, search->waiters)
+	search->named = hash_create("waits", 128, &table, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	search->places = palloc_extended(sizeof(Place) * MaxBackends * MAX_LINES, MCXT_ALLOC_HUGE);
+	for (int i = 0; i < MaxBackends; i++)
 	{
-		const Waiter *waiter = lfirst(cell);
+		const Waiter *waiter = queue_waiter(i);
+		const WaiterInfo *info = &waiter->info;
+		uint64		ticket = pg_atomic_read_u64((pg_atomic_uint64 *) &waiter->ticket);
+		WaitNode   *process;
 
-		for (int i = 0; i < waiter->info.nlines; i++)
+		pg_read_barrier();
+		if (ticket == 0 || info->database != MyDatabaseId)
+			continue;
+		process = find_node(search, info->pid, NULL);
+		process->waiter = waiter;
+		process->wait = ticket;
+		for (int line = 0; line < info->nlines; line++)
 		{
-			const Entry *entry = &waiter->entry[i];
+			Place	   *place = &search->places[search->nplaces++];
 
-			if (entry_state(entry) != TURN_ASIDE && entry_state(entry) != TURN_SKIPPED)
-				search->places[search->nplaces++] = (Place)
-			{
-				entry->hash, entry_turn(entry), waiter, transaction_pid(entry->awaited), NULL
-			};
+			*place = (Place) {.process = process, .line = line};
+			place->hash = waiter->entry[line].hash;
+			place->turn = entry_turn(&waiter->entry[line]);
+			place->state = entry_state(&waiter->entry[line]);
+			place->awaited = waiter->entry[line].awaited;
+			place->spare = info->mode == MODE_EXCLUSIVE ? 0 : info->mode == MODE_PERMIT ? info->permits - 1 : MAX_SLOT;
+			process->looks |= place->state == TURN_CALLED || place->state == TURN_SKIPPED;
 		}
 	}
 	qsort(search->places, search->nplaces, sizeof(Place), compare_places);
-}
-
-/*
- * The waiters from the first of a line up to this place, as one node: a long
- * line has as many edges as waiters, not their square.
- */
-static WaitNode *
-up_to_here(Search *search, Place *first, Place *last)
-{
-	for (Place *place = first; place <= last; place++)
+	for (Place *place = search->places; place < search->places + search->nplaces; place++)
 	{
-		WaitNode   *process;
+		bool		first = place == search->places || place[-1].hash != place->hash;
 
-		if (place->up_to_here != NULL)
-			continue;
-		process = find_node(search, place->waiter->info.pid, NULL);
-		process->waiter = place->waiter;
-		place->up_to_here = new_node(search, (WaitNode) {.pid = process->pid, .is_part = true});
-		add_edge(place->up_to_here, EDGE_PART, process, 0);
-		if (place > first)
-			add_edge(place->up_to_here, EDGE_PART, place[-1].up_to_here, 0);
+		place->first = first ? place : place[-1].first;
+		place->awaited_pid = !first && place[-1].awaited == place->awaited ?
+			place[-1].awaited_pid : transaction_pid(place->awaited);
+		place->up_to_here = palloc0(sizeof(WaitNode));
+		place->up_to_here->place = place;
+		place->process->places = lappend(place->process->places, place);
 	}
-	return last->up_to_here;
+}
+
+/* A waiter that stands aside, or was skipped, is before nobody. */
+static bool
+is_before_others(const Place *place)
+{
+	return place->state != TURN_ASIDE && place->state != TURN_SKIPPED;
 }
 
 /*
- * The waiters before this one in its line. One that waits for a transaction of
- * this process comes after it.
+ * This waiter of a line and those before it, in one node: a long line has as
+ * many edges as waiters, not their square.
  */
 static void
-add_waiters_before(Search *search, WaitNode *node, const Entry *own)
+describe_place(Search *search, WaitNode *node)
 {
-	Place		limit = {.hash = own->hash, .turn = entry_turn(own)};
-	Place	   *first = search->places;
-	Place	   *end;
+	Place	   *place = node->place;
+
+	if (is_before_others(place))
+		add_edge(search, node, EDGE_PART, place->process, 0);
+	if (place > place->first)
+		add_edge(search, node, EDGE_PART, place[-1].up_to_here, 0);
+}
+
+/* The waiters before this one in its line, except for those that wait for a transaction of this process. */
+static void
+add_waiters_before(Search *search, WaitNode *node, Place *own)
+{
 	bool		awaits_us = false;
 
-	while (first < search->places + search->nplaces && first->hash < own->hash)
-		first++;
-	for (end = first; end < search->places + search->nplaces && compare_places(end, &limit) < 0; end++)
-		awaits_us |= end->awaited_pid == node->pid;
-	if (end > first && !awaits_us)
-		add_edge(node, EDGE_ORDER, up_to_here(search, first, end - 1), end[-1].turn);
+	for (Place *place = own->first; place < own; place++)
+		awaits_us |= place->awaited_pid == own->process->pid;
+	if (own > own->first && !awaits_us)
+		add_edge(search, node, EDGE_ORDER, own[-1].up_to_here, own[-1].turn);
 	else
-		for (Place *place = first; place < end; place++)
-			if (place->awaited_pid != node->pid)
-				add_process(search, node, EDGE_ORDER, place->waiter->info.pid, place->turn);
+		for (Place *place = own->first; place < own; place++)
+			if (is_before_others(place) && place->awaited_pid != own->process->pid)
+				add_edge(search, node, EDGE_ORDER, place->process, place->turn);
+}
+
+/* Is this the waiter's own lease or transaction? */
+static bool
+is_own(const Waiter *waiter, const SlotBlocker *blocker)
+{
+	return blocker->pid == waiter->info.pid || (blocker->lease != NULL && acts_for(waiter, blocker->lease));
 }
 
 /*
- * All that must happen before a waiter gets the lease of one of its lines. Of
- * the slots of permits, all but (permits - 1) must become free.
+ * What must happen to the slots of a resource. Of the slots of permits, all but
+ * (permits - 1) must become free. No process waits for itself. An owner that waits
+ * for its own lease is not stuck: it may have several sessions. So what belongs
+ * to a waiter is left out for it; without any, nothing is.
  */
 static void
-add_line(Search *search, WaitNode *node, int line)
+add_obstacles(Search *search, WaitNode *node, List *blockers, int spare, const Waiter *own)
 {
-	const Waiter *waiter = node->waiter;
-	List	   *blockers = find_obstacles(search->store, waiter, line);
-	WaitNode   *permits = NULL;
-	WaitNode   *slot = NULL;
+	WaitNode   *others = NULL;
+	WaitNode   *slot = node;
 	int			last_slot = EXCLUSIVE_SLOT;
 	ListCell   *cell;
 
 	foreach(cell, blockers)
 	{
 		const SlotBlocker *blocker = lfirst(cell);
+		const Lease *lease = blocker->lease;
+		bool		open = TransactionIdIsValid(blocker->transaction);	/* its end decides what becomes of the lease */
 
-		if (waiter->info.mode != MODE_PERMIT || blocker->slot == EXCLUSIVE_SLOT)
-		{
-			add_slot(search, node, blocker);
-			continue;
-		}
-		if (permits == NULL)
-			permits = add_part(search, node, waiter->info.permits - 1);
+		if (others == NULL && blocker->slot != EXCLUSIVE_SLOT)
+			others = add_part(search, node, spare);
 		if (blocker->slot != last_slot)
-			slot = add_part(search, permits, 0);
+			slot = add_part(search, others, 0);
 		last_slot = blocker->slot;
-		add_slot(search, slot, blocker);
+		if (own == NULL || own->info.pid != blocker->pid)
+			add_process(search, slot, blocker->pid, open ? blocker->transaction : lease != NULL ? lease->token : 0);
+		if (!open && lease != NULL && (own == NULL || !acts_for(own, lease)))
+			add_edge(search, slot, EDGE_OWNER, find_node(search, 0, lease), lease->token);
 	}
-	/* A transaction that changes or locks a free row blocks only who wants that row. */
-	add_process(search, node, EDGE_PROCESS, transaction_pid(waiter->entry[line].awaited), waiter->entry[line].awaited);
-	if (entry_state(&waiter->entry[line]) != TURN_ASIDE)
-		add_waiters_before(search, node, &waiter->entry[line]);
 }
 
-/* Any of the lines will do, or one more resource, whose name is not known. */
+/* All that must happen before a waiter gets the lease of one of its lines. */
 static void
-add_lines(Search *search, WaitNode *node)
+add_line(Search *search, WaitNode *node, Place *place)
 {
-	const WaiterInfo *info = &node->waiter->info;
-	WaitNode   *any = add_part(search, node, info->nresources - 1);
+	const Waiter *waiter = place->process->waiter;
+	Place	   *same = place->first;
+	bool		own = false;
+	ListCell   *cell;
 
-	for (int i = 0; i < info->nnamed; i++)
-		add_line(search, add_part(search, any, 0), i);
-}
+	/* A transaction that changes or locks a free row blocks only who wants that row. */
+	add_process(search, node, place->awaited_pid, place->awaited);
+	if (place->state == TURN_AWAY)
+		return;
 
-/* Does the waiter look, or is it about to? */
-static bool
-will_look(const Waiter *waiter)
-{
-	for (int i = 0; i < waiter->info.nlines; i++)
-		if (entry_state(&waiter->entry[i]) == TURN_CALLED || entry_state(&waiter->entry[i]) == TURN_SKIPPED)
-			return true;
-	return false;
-}
-
-/* Can the process, or another one of its parallel query, wait for a lock of the server? It is read without a lock. */
-static bool
-may_wait_for_lock(const PGPROC *proc)
-{
-	return proc->waitLock != NULL || proc->lockGroupLeader != NULL;
+	while (same->spare != place->spare)
+		same++;
+	if (!same->looked)
+		same->blockers = find_obstacles(search->store, waiter, place->line);
+	same->looked = true;
+	foreach(cell, same->blockers)
+		own |= is_own(waiter, lfirst(cell));
+	if (own)
+		add_obstacles(search, node, same->blockers, place->spare, waiter);
+	else
+	{
+		if (same->obstacles == NULL)
+			add_obstacles(search, same->obstacles = palloc0(sizeof(WaitNode)), same->blockers, place->spare, NULL);
+		add_edge(search, node, EDGE_PART, same->obstacles, 0);
+	}
+	if (place->state != TURN_ASIDE)
+		add_waiters_before(search, node, place);
 }
 
 /* Wait for the processes that block this one by locks of the server. Asking the server is expensive. */
 static void
 add_server_blockers(Search *search, WaitNode *node)
 {
-	PGPROC	   *proc = BackendPidGetProc(node->pid);
+	PGPROC	   *proc = node->waiter != NULL ? GetPGProcByNumber(node->waiter->entry[0].waiter) : BackendPidGetProc(node->pid);
 	Datum	   *pids;
 	int			npids;
+	uint64		since;
 
-	if (proc == NULL || proc == MyProc || !may_wait_for_lock(proc))
+	/* Only a process, or another one of its parallel query, that waits for a lock. It is read without a lock. */
+	if (proc == NULL || proc == MyProc || (proc->waitLock == NULL && proc->lockGroupLeader == NULL))
 		return;
-	node->wait = pg_atomic_read_u64(&proc->waitStart);
+	since = pg_atomic_read_u64(&proc->waitStart);
 	deconstruct_array(DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(node->pid))),
 					  INT4OID, sizeof(int32), true, TYPALIGN_INT, &pids, NULL, &npids);
 	for (int i = 0; i < npids; i++)
-		add_process(search, node, EDGE_PROCESS, DatumGetInt32(pids[i]), DatumGetInt32(pids[i]));
+		add_process(search, node, DatumGetInt32(pids[i]), since);
 }
 
-static const Waiter *
-waiter_of(const Search *search, int pid)
-{
-	ListCell   *cell;
-
-	foreach(cell, search->waiters)
-		if (((const Waiter *) lfirst(cell))->info.pid == pid)
-			return lfirst(cell);
-	return NULL;
-}
-
+/* A waiter goes on when it gets the lease of any of its lines, or of one more resource, whose name is not known. */
 static void
 describe_process(Search *search, WaitNode *node)
 {
-	const Entry *entry;
+	int			nlines = list_length(node->places);
+	WaitNode   *any;
+	ListCell   *cell;
 
 	add_server_blockers(search, node);
-	if (node->waiter == NULL)
-		node->waiter = waiter_of(search, node->pid);
-	if (node->waiter == NULL)
+	if (nlines == 0 || node->looks || node->waiter->info.nnamed < node->waiter->info.nresources)
 		return;
-	node->wait = pg_atomic_read_u64((pg_atomic_uint64 *) &node->waiter->ticket);
-	entry = &node->waiter->entry[0];
-	node->sleeps = node->edges == NIL && entry_state(entry) != TURN_AWAY;
-	if (will_look(node->waiter))
-		return;
-	if (entry_state(entry) == TURN_AWAY)
-		add_process(search, node, EDGE_PROCESS, transaction_pid(entry->awaited), entry->awaited);
-	else
-		add_lines(search, node);
+	node->sleeps = node->edges == NIL && ((const Place *) linitial(node->places))->state != TURN_AWAY;
+	any = add_part(search, node, nlines - 1);
+	foreach(cell, node->places)
+		add_line(search, nlines == 1 ? any : add_part(search, any, 0), lfirst(cell));
 }
 
 /* An owner is stuck if a waiter that acts for it is. */
 static void
 describe_owner(Search *search, WaitNode *node)
 {
-	ListCell   *cell;
-
-	foreach(cell, search->waiters)
-	{
-		const Waiter *waiter = lfirst(cell);
-
-		if (acts_for(waiter, node->lease))
-			add_process(search, node, EDGE_PART, waiter->info.pid, 0);
-	}
+	for (Place *place = search->places; place < search->places + search->nplaces; place++)
+		if (place->line == 0 && acts_for(place->process->waiter, node->lease))
+			add_edge(search, node, EDGE_PART, place->process, 0);
 }
 
 /* --- Nodes in a deadlock -------------------------------------------------- */
-
-/* Let a node go on if it can: then it is appended to the list. */
-static List *
-let_node_go_on(WaitNode *node, List *free)
-{
-	if (!node->stuck || node->nstuck > node->spare)
-		return free;
-	node->stuck = false;
-	return lappend(free, node);
-}
 
 /* Let the nodes go on that can, then those that wait for these, and so on. */
 static void
@@ -435,37 +402,44 @@ let_go_on(const Search *search)
 		node->nstuck = 0;
 		foreach(edge_cell, node->edges)
 			node->nstuck += ((Edge *) lfirst(edge_cell))->to->stuck;
+		if (node->stuck && node->nstuck <= node->spare)
+			free = lappend(free, node);
 	}
-	foreach(cell, search->nodes)
-		free = let_node_go_on(lfirst(cell), free);
 	for (int i = 0; i < list_length(free); i++)
 	{
-		foreach(cell, ((WaitNode *) list_nth(free, i))->waited_for)
-		{
-			WaitNode   *node = ((Edge *) lfirst(cell))->from;
+		WaitNode   *node = list_nth(free, i);
 
-			node->nstuck--;
-			free = let_node_go_on(node, free);
+		node->stuck = false;
+		foreach(cell, node->waited_for)
+		{
+			WaitNode   *from = ((Edge *) lfirst(cell))->from;
+
+			from->nstuck--;
+			if (from->stuck && from->nstuck == from->spare)
+				free = lappend(free, from);
 		}
 	}
 	list_free(free);
 }
 
 /*
- * Mark the stuck nodes that a walk from our own one reaches, each by the
- * shortest way; or, against the edges, the stuck nodes that reach it.
+ * Walk from our own process through the stuck nodes, to each by the shortest
+ * way; or, against the edges, to the stuck nodes that reach it. Let all others
+ * go on, and perhaps our own: if they are stuck, then by another deadlock, which
+ * has a victim of its own.
  */
 static void
-walk(const Search *search, bool backwards)
+keep_reached(Search *search, bool backwards)
 {
-	List	   *next = list_make1(linitial(search->nodes));
+	WaitNode   *own = linitial(search->nodes);
+	List	   *reached = list_make1(own);
 	ListCell   *cell;
 
 	foreach(cell, search->nodes)
 		((WaitNode *) lfirst(cell))->reached = NULL;
-	for (int i = 0; i < list_length(next); i++)
+	for (int i = 0; i < list_length(reached); i++)
 	{
-		const WaitNode *node = list_nth(next, i);
+		const WaitNode *node = list_nth(reached, i);
 
 		foreach(cell, backwards ? node->waited_for : node->edges)
 		{
@@ -475,36 +449,13 @@ walk(const Search *search, bool backwards)
 			if (!end->stuck || end->reached != NULL)
 				continue;
 			end->reached = edge;
-			next = lappend(next, end);
+			if (end != own)
+				reached = lappend(reached, end);
 		}
 	}
-	list_free(next);
-}
-
-/*
- * Let the nodes go on that are in no circle with our own: if they are stuck,
- * then by another deadlock, which has a victim of its own. Returns whether
- * there were any.
- */
-static bool
-leave_own_circles(const Search *search)
-{
-	bool		any = false;
-
-	for (int backwards = false; backwards <= true; backwards++)
-	{
-		ListCell   *cell;
-
-		walk(search, backwards);
-		foreach(cell, search->nodes)
-		{
-			WaitNode   *node = lfirst(cell);
-
-			any |= node->stuck && node->reached == NULL;
-			node->stuck &= node->reached != NULL;
-		}
-	}
-	return any;
+	foreach(cell, search->nodes)
+		((WaitNode *) lfirst(cell))->stuck &= ((WaitNode *) lfirst(cell))->reached != NULL;
+	search->nodes = reached;
 }
 
 /* Find the nodes that are in a deadlock with our own process; are there any? */
@@ -512,28 +463,32 @@ static bool
 find_deadlock(Search *search)
 {
 	WaitNode   *own;
-	ListCell   *cell;
+	int			nnodes;
 
 	list_places(search);
 	own = find_node(search, MyProcPid, NULL);
+	own->stuck = true;
+	search->nodes = list_make1(own);
 	for (int i = 0; i < list_length(search->nodes); i++)
 	{
 		WaitNode   *node = list_nth(search->nodes, i);
 
 		CHECK_FOR_INTERRUPTS();
-		if (node->lease != NULL)
-			describe_owner(search, node);
-		else if (!node->is_part)
+		if (node->pid != 0)
 			describe_process(search, node);
+		else if (node->lease != NULL)
+			describe_owner(search, node);
+		else if (node->place != NULL)
+			describe_place(search, node);
 	}
 
 	do
+	{
+		nnodes = list_length(search->nodes);
 		let_go_on(search);
-	while (own->stuck && leave_own_circles(search));
-
-	foreach(cell, search->nodes)
-		if (!((WaitNode *) lfirst(cell))->stuck)
-			search->nodes = foreach_delete_current(search->nodes, cell);
+		keep_reached(search, true);
+		keep_reached(search, false);
+	} while (own->stuck && list_length(search->nodes) < nnodes);
 	return own->stuck;
 }
 
@@ -589,15 +544,8 @@ signature(const Search *search)
 	foreach(cell, search->nodes)
 	{
 		const WaitNode *node = lfirst(cell);
-		ListCell   *edge_cell;
 
-		sum += hash_bytes_uint32_extended((uint32) node->pid, node->wait);
-		foreach(edge_cell, node->edges)
-		{
-			const Edge *edge = lfirst(edge_cell);
-
-			sum += hash_bytes_uint32_extended((uint32) edge->kind, edge->obstacle);
-		}
+		sum += node->obstacles + hash_bytes_uint32_extended((uint32) node->pid, node->wait);
 	}
 	return sum;
 }
@@ -627,12 +575,15 @@ wanted_lease(const WaiterInfo *info)
 static char *
 describe_wait(const WaitNode *node, EdgeKind kind, int blocker)
 {
-	const WaiterInfo *info;
+	Waiter	   *waiter = unconstify(Waiter *, node->waiter);
+	WaiterInfo *info = palloc(sizeof(WaiterInfo));
 	char	   *owner = "";
 
-	if (node->waiter == NULL)
+	if (waiter != NULL)
+		*info = waiter->info;
+	pg_read_barrier();
+	if (waiter == NULL || pg_atomic_read_u64(&waiter->ticket) != node->wait)	/* the copy may be of another wait */
 		return psprintf("Process %d waits for a lock; blocked by process %d.", node->pid, blocker);
-	info = &node->waiter->info;
 	if (may_see_owner(info->role))
 		owner = psprintf(" for owner %s", quoted(info->owner, info->owner_length));
 	return psprintf(kind == EDGE_OWNER ? "Process %d waits for %s%s; held by the owner of process %d." :
@@ -650,106 +601,17 @@ describe_circle(const Search *search)
 	EdgeKind	kind = EDGE_PART;
 	char	   *text = "";
 
-	walk(search, false);
 	for (const Edge *edge = own->reached;; edge = edge->from->reached)
 	{
 		if (edge->kind != EDGE_PART)
 			kind = edge->kind;
-		if (edge->from->is_part || edge->from->lease != NULL)
+		if (edge->from->pid == 0)
 			continue;
 		text = psprintf("%s%s%s", describe_wait(edge->from, kind, blocker), *text ? "\n" : "", text);
 		blocker = edge->from->pid;
 		if (edge->from == own)
 			return text;
 	}
-}
-
-/* --- Waits that must end -------------------------------------------------- */
-
-/* Does this process wait for no lease and no lock? One that has ended, whose pid is 0, does not. */
-static bool
-waits_for_nothing(int pid)
-{
-	PGPROC	   *proc = BackendPidGetProc(pid);
-
-	return proc == NULL ||
-		(!may_wait_for_lock(proc) &&
-		 pg_atomic_read_u64(&queue_waiter(GetNumberFromPGProc(proc))->ticket) == 0);
-}
-
-/*
- * Can this waiter, if it is stuck, hold up a line that nothing else does? So it
- * can if it acts for an owner that blocks the line (the roles are not asked), or
- * if it is before us and blocked by something that does not block us.
- */
-static bool
-may_hold_up(const Waiter *waiter, const Waiter *own, int line, List *blockers)
-{
-	const Entry *limit = &own->entry[line];
-	bool		blocked_otherwise = entry_state(&waiter->entry[0]) == TURN_AWAY ||
-		may_wait_for_lock(GetPGProcByNumber(waiter->entry[0].waiter)) ||
-		(own->info.mode == MODE_SHARED && waiter->info.mode != MODE_SHARED);
-	ListCell   *cell;
-
-	foreach(cell, blockers)
-	{
-		const Lease *lease = ((const SlotBlocker *) lfirst(cell))->lease;
-
-		if (lease != NULL && has_name_of_owner(waiter, lease))
-			return true;
-	}
-	for (const Entry *entry = waiter->entry; entry < waiter->entry + waiter->info.nlines; entry++)
-		if (entry->hash == limit->hash && entry_turn(entry) < entry_turn(limit))
-			return blocked_otherwise || TransactionIdIsValid(entry->awaited);
-	return false;
-}
-
-/* Does nothing that blocks this line wait for anything itself? The waiters are read where they are. */
-static bool
-line_must_move(LeaseStore *store, const Waiter *own, int line)
-{
-	List	   *blockers = find_obstacles(store, own, line);
-	ListCell   *cell;
-
-	if (!waits_for_nothing(transaction_pid(own->entry[line].awaited)))
-		return false;
-	foreach(cell, blockers)
-	{
-		const SlotBlocker *blocker = lfirst(cell);
-
-		if (!waits_for_nothing(transaction_pid(blocker->transaction)) ||
-			(blocker->lease != NULL && !waits_for_nothing(blocker->lease->session_pid)))
-			return false;
-	}
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		const Waiter *waiter = queue_waiter(i);
-
-		CHECK_FOR_INTERRUPTS();
-		if (pg_atomic_read_u64((pg_atomic_uint64 *) &waiter->ticket) != 0 &&
-			waiter->info.database == MyDatabaseId && may_hold_up(waiter, own, line, blockers))
-			return false;
-	}
-	return true;
-}
-
-/*
- * Must the wait of this waiter end, so that a search would find nothing? A
- * search reads the whole line, and in a long line most waits are of this kind.
- * If nothing that blocks the line waits itself, the first waiter can go on, so
- * the second one can, and so on, whatever other lines they are in.
- */
-static bool
-must_end(LeaseStore *store, const Waiter *own)
-{
-	if (will_look(own) || own->info.nnamed < own->info.nresources)
-		return true;
-	if (entry_state(&own->entry[0]) == TURN_AWAY)
-		return waits_for_nothing(transaction_pid(own->entry[0].awaited));
-	for (int i = 0; i < own->info.nnamed; i++)
-		if (line_must_move(store, own, i))
-			return true;
-	return false;
 }
 
 /* Raise an error if our own wait is part of a deadlock and is its victim. */
@@ -761,8 +623,7 @@ check_deadlock(void)
 	Search		second = {.store = store};
 	WaitNode   *victim = NULL;
 
-	if (!must_end(store, queue_waiter(MY_PROC_NUMBER)) &&
-		find_deadlock(&first) && find_deadlock(&second) && signature(&first) == signature(&second))
+	if (find_deadlock(&first) && find_deadlock(&second) && signature(&first) == signature(&second))
 		victim = choose_victim(&second);
 	store_close(store);
 

@@ -9,13 +9,24 @@
  */
 #include "postgres.h"
 
+#include "access/subtrans.h"
+#include "storage/procarray.h"
+
 #include "rules/rules.h"
 #include "wait/wait.h"
+
+/* The process that runs a transaction; 0 if none does. One that ended long ago must not be looked up. */
+int
+transaction_pid(TransactionId xid)
+{
+	return TransactionIdIsInProgress(xid) ? BackendXidGetPid(SubTransGetTopmostTransaction(xid)) : 0;
+}
 
 /*
  * Find what blocks a waiter in one of its lines: a list of SlotBlocker in
  * ascending order of lease slots. A slot that a transaction changes may be in
- * it twice.
+ * it twice. The waiter may begin another wait while it is read: then the
+ * result means nothing.
  */
 List *
 find_obstacles(LeaseStore *store, const Waiter *waiter, int line)
@@ -38,6 +49,10 @@ find_obstacles(LeaseStore *store, const Waiter *waiter, int line)
 		blocker->transaction = obstacle.transaction;
 		if (!TransactionIdIsValid(row->inserted_by) && is_held(&row->lease, now))
 			blocker->lease = &row->lease;
+		if (TransactionIdIsValid(obstacle.transaction))
+			blocker->pid = transaction_pid(obstacle.transaction);
+		else if (blocker->lease != NULL)
+			blocker->pid = row->lease.session_pid;
 		blockers = lappend(blockers, blocker);
 	}
 	return blockers;

@@ -209,14 +209,19 @@ describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseR
 	}
 }
 
+/*
+ * The name of the resource of a line. It is any text if the waiter, read where
+ * it is, begins another wait meanwhile.
+ */
 text *
 named_resource(const WaiterInfo *info, int line)
 {
-	const char *name = info->names;
+	int			start = 0;
+	int			length = info->name_length[line];
 
 	for (int i = 0; i < line; i++)
-		name += info->name_length[i];
-	return cstring_to_text_with_len(name, info->name_length[line]);
+		start += info->name_length[i];
+	return cstring_to_text_with_len(info->names + Min(start, NAMES_SPACE - length), length);
 }
 
 /* Make this backend a waiter, in the lines of the first resources. */

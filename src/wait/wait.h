@@ -123,9 +123,11 @@ typedef struct SlotBlocker
 	int			slot;
 	const Lease *lease;			/* or NULL */
 	TransactionId transaction;	/* or invalid */
+	int			pid;			/* of that transaction, or else of the session that the lease ends with; 0: none */
 } SlotBlocker;
 
 /* obstacles.c */
 extern List *find_obstacles(LeaseStore *store, const Waiter *waiter, int line);
+extern int	transaction_pid(TransactionId xid);
 
 #endif							/* LEASE_LOCK_WAIT_H */
