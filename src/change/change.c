@@ -20,20 +20,20 @@
 /* What follows a change. */
 static const struct
 {
-	bool		concerns_waiters;
 	void		(*note_durable) (void); /* NULL: a crash that loses the change does no harm */
 	LeaseEvent	event;			/* that others are told */
+	bool		concerns_waiters;
 }			follows[] = {
-	[CHANGE_GRANT] = {true, durable_write, EVENT_GRANTED},
-	[CHANGE_COUNT_UP] = {true, durable_write, EVENT_GRANTED},
-	[CHANGE_RENEW] = {true, durable_write, EVENT_RENEWED},
-	[CHANGE_PAYLOAD] = {false, durable_write, EVENT_NONE},
-	[CHANGE_TRANSFER] = {true, durable_write, EVENT_TRANSFERRED},
-	[CHANGE_DOWNGRADE] = {true, durable_write, EVENT_DOWNGRADED},
-	[CHANGE_RELEASE] = {true, durable_release, EVENT_RELEASED},
-	[CHANGE_COUNT_DOWN] = {false, durable_release, EVENT_NONE},
-	[CHANGE_BREAK] = {true, NULL, EVENT_BROKEN},
-	[CHANGE_REPLACE] = {false, NULL, EVENT_NONE},
+	[CHANGE_GRANT] = {durable_write, EVENT_GRANTED, true},
+	[CHANGE_COUNT_UP] = {durable_write, EVENT_GRANTED, true},
+	[CHANGE_RENEW] = {durable_write, EVENT_RENEWED, true},
+	[CHANGE_PAYLOAD] = {durable_write, EVENT_NONE, false},
+	[CHANGE_TRANSFER] = {durable_write, EVENT_TRANSFERRED, true},
+	[CHANGE_DOWNGRADE] = {durable_write, EVENT_DOWNGRADED, true},
+	[CHANGE_RELEASE] = {durable_release, EVENT_RELEASED, true},
+	[CHANGE_COUNT_DOWN] = {durable_release, EVENT_NONE, false},
+	[CHANGE_BREAK] = {NULL, EVENT_BROKEN, true},
+	[CHANGE_REPLACE] = {NULL, EVENT_NONE, false},
 };
 
 /*

@@ -47,6 +47,7 @@ static char *token_setting;
 static int64 session_token;
 static union
 {
+	int32		length;			/* for its alignment */
 	text		name;
 	char		space[VARHDRSZ + MAX_NAME_LENGTH];
 }			session_owner;

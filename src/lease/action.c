@@ -138,13 +138,14 @@ write_downgrade(LeaseAction *action)
 	Lease		exclusive = action->row->lease;
 	Lease		shared = action->row->lease;
 	LeaseRows	others = action->rows;
+	LeaseRequest request = {.mode = MODE_SHARED, .owner = shared.owner};
 	Decision	seat;
 
 	if (exclusive.mode != MODE_EXCLUSIVE)
 		return false;
 
 	others.count--;				/* the exclusive slot comes last */
-	seat = decide(&others, &(LeaseRequest) {.mode = MODE_SHARED, .owner = shared.owner}, action->now);
+	seat = decide(&others, &request, action->now);
 	if (seat.outcome.result != GRANTED)
 		return false;
 	shared.mode = MODE_SHARED;

@@ -55,7 +55,7 @@ typedef struct LeaseAction
  */
 extern bool act_on_lease(LeaseAction *action);
 extern int64 act_on_all_leases(LeaseAction *action);
-extern bool renew_each(void *action);
+extern bool renew_each(void *arg);
 
 /* drop.c: what is lost when the lock table is dropped */
 extern void drop_init(void);

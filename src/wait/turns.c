@@ -112,17 +112,17 @@ call_first(uint64 hash, int64 free_at)
 		if (entry->waiter != MY_PROC_NUMBER)
 			queue_wake(entry);
 
-	if (entry == NULL || entry->waiter == MY_PROC_NUMBER)
-		return;					/* we know of our own change */
+	if (entry == NULL)
+		return;
 	if (entry_state(entry) != TURN_AWAY)	/* else it looks when its wait ends */
-	{
 		entry->known_end = Min(entry->known_end, free_at);
-		if (alarm_of(entry) > free_at && alarm_of(entry) - free_at > ALARM_SLACK)
-		{
-			call(entry);
-			queue_wake(entry);
-			return;
-		}
+	if (entry->waiter == MY_PROC_NUMBER)
+		return;					/* we know of our own change, and hand it on when we leave */
+	if (entry_state(entry) != TURN_AWAY && alarm_of(entry) > free_at && alarm_of(entry) - free_at > ALARM_SLACK)
+	{
+		call(entry);
+		queue_wake(entry);
+		return;
 	}
 	if (TransactionIdIsValid(entry->awaited))
 		wake_sessions(hash, InvalidTransactionId);

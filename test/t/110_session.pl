@@ -13,7 +13,7 @@ use Test::More;
 
 # A waiter that looks by itself, without a wake-up, does so too late for this
 # test.
-my $conf = "deadlock_timeout = '1000 s'\nmax_prepared_transactions = 2\nmax_locks_per_transaction = 10\nmax_connections = 20\nlease_lock.purge_interval = 0\nrestart_after_crash = on\nlog_min_messages = warning\n";
+my $conf = "deadlock_timeout = '1000 s'\nmax_prepared_transactions = 2\nmax_locks_per_transaction = 10\nmax_connections = 20\nlease_lock.purge_interval = 0\nlease_lock.handoff_timeout = '1000 s'\nrestart_after_crash = on\nlog_min_messages = warning\n";
 my $primary = start_node('session', "$conf\nshared_preload_libraries = 'lease_lock'\n", allows_streaming => 1);
 # From 17 on such leases need no preloading.
 my @nodes = ($primary);
@@ -51,6 +51,31 @@ sub comes_at_once
 	eval { $session->quit };
 }
 
+# The session that ends waits itself, for another permit, and is the first in the line. It has waited before, so that it
+# leaves the line after it has woken the waiters of its lease.
+sub hands_on
+{
+	my ($node, $name) = @_;
+	my $permit = "'$name', '1 hour', '%s', %s, mode => 'permit', permits => 2";
+	my $waiter = open_session($node);
+	my $session = open_session($node);
+	my $pid = $session->query_safe('SELECT pg_backend_pid()');
+
+	$node->safe_psql('postgres', "SELECT lease_acquire('$name: other', '1 hour', 'eve')");
+	is($session->query_safe("SELECT lease_acquire('$name: other', '1 hour', 'ann', '10 ms')"), 'f', "$name: has waited before");
+	is($session->query_safe('SELECT granted FROM lease_request(' . sprintf($permit, 'ann', "'0'") . ', session => true)'), 't', "$name: granted");
+	is($node->safe_psql('postgres', 'SELECT granted FROM lease_request(' . sprintf($permit, 'eve', "'0'") . ')'), 't', "$name: the other permit");
+	my $first_pid = begin_query($session, 'SELECT granted FROM lease_request(' . sprintf($permit, 'ann 2', "'3 min'") . ')');
+	$node->poll_query_until('postgres', "SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = $first_pid");
+	my $second_pid = begin_query($waiter, "SELECT granted, waited < '2 min' FROM lease_request(" . sprintf($permit, 'bob', "'3 min'") . ')');
+	$node->poll_query_until('postgres', "SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = $second_pid");
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+	is(finish_query($waiter), 't|t', "$name: the next waiter comes at once");
+	$waiter->quit;
+	eval { $session->quit };
+	return;
+}
+
 foreach my $node (@nodes)
 {
 	my $how = $node->name;
@@ -73,6 +98,7 @@ foreach my $node (@nodes)
 	comes_at_once($node, "$how permit", sub { $_[0]->quit },
 		", mode => 'permit', permits => 1", ", mode => 'permit', permits => 1");
 	comes_at_once($node, "$how reader", sub { $_[0]->quit }, ", mode => 'shared'");
+	hands_on($node, "$how, waits itself");
 }
 
 sub state_of
