@@ -201,7 +201,7 @@ describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseR
 		const text *resource = resources[info->nnamed];
 		int			length = VARSIZE_ANY_EXHDR(resource);
 
-		if (name + length > info->names + NAMES_SPACE)
+		if (name + length > info->names + sizeof(info->names))
 			break;
 		memcpy(name, VARDATA_ANY(resource), length);
 		info->name_length[info->nnamed] = length;
