@@ -117,7 +117,7 @@ guard_init(void)
 							   check_token, assign_token, NULL);
 }
 
-/* Refuse a call that no trigger makes, or a trigger that was created by hand in a form that does not work. */
+/* Refuse a call that is not made by a trigger, or a trigger that was defined in a form that does not work. */
 void
 refuse_trigger(FunctionCallInfo fcinfo, const char *function, const char *requirement, const char *hint)
 {

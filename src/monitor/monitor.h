@@ -17,7 +17,7 @@
 typedef enum LeaseEvent
 {
 	EVENT_GRANTED,
-	EVENT_TAKEN_OVER,			/* granted, after another owner's lease expired */
+	EVENT_TAKEN_OVER,			/* granted, over a lease that expired or whose session ended */
 	EVENT_RENEWED,
 	EVENT_RELEASED,
 	EVENT_TRANSFERRED,

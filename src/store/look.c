@@ -155,9 +155,9 @@ begin_scan(LeaseStore *store, Snapshot snapshot, const text *resource, int below
 
 /*
  * Go to the next version that the snapshot shows. All current versions of the
- * lease slots from *done on have been found. So many dead entries in sequence
- * are older versions of these slots, and the scan skips, once, to the slots
- * below.
+ * lease slots from *done on have been found. So a long run of dead entries
+ * consists of older versions of these slots. Then the scan begins again below
+ * *done, once for each row that was found.
  */
 static bool
 next_version(LeaseStore *store, IndexScanDesc *scan, const text *resource, int *done)

@@ -5,16 +5,16 @@
  *
  * NOTIFY sends at commit. A waiter commits only after its wait, when it is too
  * late to ask the holder to give way. So a background worker, the announcer,
- * sends the notices of waits. It finds in the queue what they say. A waiter
- * only tells it that there is something to send, by the ticket of the wait. If
- * that wait has ended meanwhile, nothing is sent.
+ * sends the notices of waits. It reads from the queue what they say. A waiter
+ * only stores the ticket of its wait, to ask for them. If that wait has ended
+ * meanwhile, nothing is sent.
  *
  * The server has at most one announcer, however many sessions wait. It serves
  * one database, stays for a moment after its last notice, and starts another
- * one if sessions of another database have notices to send. These wait for no
- * longer than that moment, however many notices there are here. While it works,
- * it moves the time ahead until which it counts as running. So if it dies, the
- * next waiter after that time starts another one.
+ * one if sessions of another database have notices to send. These are delayed
+ * by that moment at most, however many notices there are here. While it runs, it
+ * advances the time until which it counts as running. If it dies, the first
+ * waiter after that time starts another one.
  *
  * lease_wait() commits before it sleeps, and needs no announcer.
  *
@@ -210,7 +210,7 @@ serve(void)
 	} while (now - idle_from < LINGER && (!OidIsValid(next) || next == MyDatabaseId) && may_stay_in_database());
 }
 
-/* Nobody is the announcer now. The next one announces the waits that this one, perhaps after an error, has not. */
+/* No announcer is running now. Start another one if there is something to announce, here (after an error) or elsewhere. */
 static void
 stop(int code, Datum arg)
 {
@@ -229,9 +229,12 @@ lease_announce_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	/* Do not hang where the next announcer would hang, too, until all worker slots are taken. */
+	/* Limit waits for locks. Else each new announcer could hang at the same lock, until all worker slots are taken. */
 	SetConfigOption("lock_timeout", "5s", PGC_SUSET, PGC_S_OVERRIDE);
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, BGWORKER_BYPASS_ALLOWCONN);
+
+	/* Conversions of encodings are found by this path. The owner of the database may have set another one. */
+	SetConfigOption("search_path", "pg_catalog, pg_temp", PGC_SUSET, PGC_S_OVERRIDE);
 
 	/* A crash ends the wait as well. */
 	SetConfigOption("synchronous_commit", "off", PGC_SUSET, PGC_S_OVERRIDE);

@@ -57,7 +57,7 @@ typedef struct WaitNode
 	List	   *waited_for;		/* the edges that lead here */
 	uint64		obstacles;		/* a sum that identifies what the edges stand for */
 	int			nstuck;			/* edges that lead to stuck nodes */
-	int			spare;			/* so many of these do not keep it from going on */
+	int			spare;			/* number of them that do not keep it from going on */
 	bool		stuck;			/* in the graph, and cannot go on, as far as the search knows */
 	const struct Edge *reached; /* by a walk, last through this edge; NULL: not reached */
 } WaitNode;
@@ -78,7 +78,7 @@ typedef struct Place
 	TransactionId awaited;		/* that refused it */
 	int			awaited_pid;	/* its process; 0: none */
 	int			line;			/* among those of the waiter */
-	int			spare;			/* the waiter needs all slots but so many */
+	int			spare;			/* number of slots that may stay taken */
 	WaitNode   *process;		/* of the waiter */
 	WaitNode   *up_to_here;		/* this waiter and all before it */
 	struct Place *first;		/* of the line */
@@ -279,7 +279,7 @@ is_own(const Waiter *waiter, const SlotBlocker *blocker)
  * What must happen to the slots of a resource. Of the slots of permits, all but
  * (permits - 1) must become free. No process waits for itself. An owner that waits
  * for its own lease is not stuck: it may have several sessions. So what belongs
- * to a waiter is left out for it; without any, nothing is.
+ * to *own is left out. If own is NULL, nothing is.
  */
 static void
 add_obstacles(Search *search, WaitNode *node, List *blockers, int spare, const Waiter *own)
@@ -349,7 +349,7 @@ add_server_blockers(Search *search, WaitNode *node)
 	int			npids;
 	uint64		since;
 
-	/* Only a process, or another one of its parallel query, that waits for a lock. It is read without a lock. */
+	/* Ask only if the process, or its lock group, may wait for a lock. The PGPROC is read without a lock. */
 	if (proc == NULL || proc == MyProc || (proc->waitLock == NULL && proc->lockGroupLeader == NULL))
 		return;
 	since = pg_atomic_read_u64(&proc->waitStart);
@@ -424,9 +424,9 @@ let_go_on(const Search *search)
 
 /*
  * Walk from our own process through the stuck nodes, to each by the shortest
- * way; or, against the edges, to the stuck nodes that reach it. Let all others
- * go on, and perhaps our own: if they are stuck, then by another deadlock, which
- * has a victim of its own.
+ * way, or, backwards, against the edges. Nodes that the walk does not reach are
+ * no longer stuck, as far as this search is concerned: another deadlock that
+ * holds them has a victim of its own. Our own node may be among them.
  */
 static void
 keep_reached(Search *search, bool backwards)

@@ -16,10 +16,10 @@
  * and the error is caught here. The server uses the same flag, but always
  * after a SIGINT: pg_cancel_backend() and the client send the signal, and the
  * handlers of statement_timeout and lock_timeout raise it. So a handler around
- * the server's own SIGINT handler, from the first wait of a session on, tells the
- * two kinds of request apart. The
- * handler can run at any moment, also inside of our timeout's handler. So each
- * of the two sets a variable of its own, and neither resets the other's.
+ * the server's own SIGINT handler tells the two kinds of request apart. It stays
+ * from the first wait of a session on. The handler can run at any moment, also
+ * inside of our timeout's handler. So each of the two sets a variable of its
+ * own, and neither resets the other's.
  *
  *		what comes first	then			flag	so
  *		our timeout			consumed		false	the error is ours: drop it

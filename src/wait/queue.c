@@ -210,8 +210,8 @@ describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseR
 }
 
 /*
- * The name of the resource of a line. It is any text if the waiter, read where
- * it is, begins another wait meanwhile.
+ * The name of the resource of a line. If info is no copy, the waiter may begin
+ * another wait meanwhile. Then the text means nothing.
  */
 text *
 named_resource(const WaiterInfo *info, int line)

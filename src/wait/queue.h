@@ -4,10 +4,9 @@
  *		The wait queue in shared memory, for the files of this folder.
  *
  * The lines are kept in *buckets*, by the hash of the resource. Each bucket
- * has a list of entries and a lock, which protects them. Only whether the list
- * is empty is read without the lock.
+ * has a list of entries, and a lock that protects the list. Whether the list is
+ * empty is read without the lock.
  *
- * Only its own backend changes a waiter, except for the state of its entries.
  * The description of a waiter is written before its ticket is set, and does
  * not change while it waits. So it is read without a lock.
  *

@@ -146,7 +146,7 @@ skip(Entry *entry)
 {
 	pg_atomic_write_u32(&entry->state, TURN_SKIPPED);
 	if (entry->link.next == NOBODY)
-		return;					/* already there; a bucket that is empty for a moment could hide it */
+		return;					/* it is the last one; queue_may_have() must not see the bucket empty */
 	queue_take_out(entry);
 	queue_append(entry);
 }

@@ -50,7 +50,7 @@ extern void wait_note_session_lease(const text *resource);
 /* Maximum number of lines for one waiter. It looks at further resources every second. */
 #define MAX_LINES		17
 
-/* Space for the names of the resources of a waiter. Deadlocks are not searched behind names that do not fit. */
+/* Space for the names of the resources of a waiter. If they do not fit, it is taken for a waiter that can go on. */
 #define NAMES_SPACE		(4 * MAX_NAME_LENGTH)
 
 /* State of a waiter in one of its lines. */
@@ -77,7 +77,7 @@ typedef struct Entry
 	int			waiter;
 	uint64		hash;			/* of resource and database */
 	pg_atomic_uint64 turn;		/* grows along the line */
-	pg_atomic_uint32 state;		/* TurnState; written with the lock */
+	pg_atomic_uint32 state;		/* TurnState */
 	TransactionId awaited;		/* transaction that refused it, if known */
 	int64		called_at;		/* since when it is called */
 	int64		known_end;		/* when, as far as it knows, the lease may become free; 0: at any time */
