@@ -11,7 +11,8 @@
  *
  * The search reads state that changes meanwhile. So a deadlock counts only if a
  * second search finds it the same: each wait (its ticket, or when it began) and
- * each obstacle (token, transaction, process, turn) must be unchanged.
+ * each obstacle (token, transaction, turn, begin of a wait for a lock) must be
+ * unchanged.
  *
  *-------------------------------------------------------------------------
  */
@@ -52,6 +53,7 @@ typedef struct WaitNode
 	List	   *places;			/* of the waiter in its lines */
 	uint64		wait;			/* ticket of the waiter */
 	bool		looks;			/* in one of its lines, or is about to */
+	bool		is_awaited;		/* a waiter was refused because of a transaction of this process */
 	bool		sleeps;			/* in the queue, so it can be the victim */
 	List	   *edges;
 	List	   *waited_for;		/* the edges that lead here */
@@ -160,9 +162,9 @@ static bool
 acts_for(const Waiter *waiter, const Lease *lease)
 {
 	const WaiterInfo *info = &waiter->info;
+	int			length = VARSIZE_ANY_EXHDR(lease->owner);
 
-	return info->owner_length == (int) VARSIZE_ANY_EXHDR(lease->owner) &&
-		memcmp(info->owner, VARDATA_ANY(lease->owner), info->owner_length) == 0 &&
+	return info->owner_length == length && memcmp(info->owner, VARDATA_ANY(lease->owner), length) == 0 &&
 		has_privs_of_role(info->role, lease->role) &&
 		has_privs_of_role(lease->role, info->role);
 }
@@ -224,6 +226,8 @@ list_places(Search *search)
 		place->first = first ? place : place[-1].first;
 		place->awaited_pid = !first && place[-1].awaited == place->awaited ?
 			place[-1].awaited_pid : transaction_pid(place->awaited);
+		if (place->awaited_pid != 0)
+			find_node(search, place->awaited_pid, NULL)->is_awaited = true;
 		place->up_to_here = palloc0(sizeof(WaitNode));
 		place->up_to_here->place = place;
 		place->process->places = lappend(place->process->places, place);
@@ -256,11 +260,7 @@ describe_place(Search *search, WaitNode *node)
 static void
 add_waiters_before(Search *search, WaitNode *node, Place *own)
 {
-	bool		awaits_us = false;
-
-	for (Place *place = own->first; place < own; place++)
-		awaits_us |= place->awaited_pid == own->process->pid;
-	if (own > own->first && !awaits_us)
+	if (own > own->first && !own->process->is_awaited)
 		add_edge(search, node, EDGE_ORDER, own[-1].up_to_here, own[-1].turn);
 	else
 		for (Place *place = own->first; place < own; place++)
@@ -523,10 +523,14 @@ choose_victim(const Search *search)
 	foreach(cell, search->nodes)
 	{
 		WaitNode   *node = lfirst(cell);
-		bool		frees = node->sleeps && frees_all(search, node);
+		bool		is_later = victim == NULL || node->wait >= victim->wait;
+		bool		frees;
 
-		if (!node->sleeps ||
-			(victim != NULL && (frees == victim_frees ? node->wait < victim->wait : victim_frees)))
+		CHECK_FOR_INTERRUPTS();
+		if (!node->sleeps || (victim_frees && !is_later))
+			continue;
+		frees = frees_all(search, node);
+		if (!frees && (victim_frees || !is_later))
 			continue;
 		victim = node;
 		victim_frees = frees;
