@@ -284,9 +284,13 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 	request->session = PG_GETARG_BOOL(session_argno);
 	if (request->session)
 		require_session_numbers();
-	request->ttl = request->session && PG_ARGISNULL(ttl_argno) ? NO_TTL :
-		ttl_arg(fcinfo, ttl_argno, request->resource);
-	require_ttl_allowed(request->resource, "ttl", request->ttl);	/* NO_TTL, too */
+	if (request->session && PG_ARGISNULL(ttl_argno))
+	{
+		request->ttl = NO_TTL;
+		require_ttl_allowed(request->resource, "ttl", request->ttl);
+	}
+	else
+		request->ttl = ttl_arg(fcinfo, ttl_argno, request->resource);
 }
 
 /*
