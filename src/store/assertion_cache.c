@@ -23,7 +23,7 @@
 #include "rules/rules.h"
 #include "store/store.h"
 
-#define PLACES	256
+#define PLACES	1024
 
 typedef struct Assertion
 {
