@@ -63,7 +63,9 @@ try_any(const LeaseRequest *request, text **resources, int nresources)
 static void
 commit_before_sleep(Oid role)
 {
+	wait_commits(true);
 	SPI_commit();
+	wait_commits(false);
 	PreventCommandIfReadOnly("lease_wait()");	/* each transaction of the call */
 	PreventCommandDuringRecovery("lease_wait()");
 	if (GetUserId() != role)

@@ -181,18 +181,6 @@ compare_places(const void *a, const void *b)
 }
 
 /*
- * Is the waiter neither asleep nor in the lock manager? It looks, or commits
- * before it sleeps, which can take long if a standby is missing. Its places do
- * not keep it from that. Our own process is here because it has slept.
- */
-static bool
-is_awake(const Waiter *waiter)
-{
-	return pg_atomic_read_u64(&unconstify(Waiter *, waiter)->alarm) == (uint64) NO_ALARM &&
-		GetPGProcByNumber(waiter->entry[0].waiter)->waitLock == NULL && waiter->info.pid != MyProcPid;
-}
-
-/*
  * List the waiters of this database, where they are: to copy all of them would
  * take longer than the search. The ticket is read first. So what is read of a
  * wait that has ended belongs to a ticket that the second search does not find.
@@ -217,7 +205,7 @@ list_places(Search *search)
 		process = find_node(search, info->pid, NULL);
 		process->waiter = waiter;
 		process->wait = ticket;
-		process->looks = is_awake(waiter);
+		process->looks = waiter->commits;
 		for (int line = 0; line < info->nlines; line++)
 		{
 			Place	   *place = &search->places[search->nplaces++];

@@ -234,6 +234,7 @@ queue_join(text **resources, int nresources, const LeaseRequest *request, int64 
 	describe_waiter(&waiter->info, resources, nresources, request, timeout);
 	pg_atomic_write_u64(&waiter->alarm, (uint64) NO_ALARM);
 	pg_atomic_write_u32(&waiter->suspect, 0);
+	waiter->commits = false;
 
 	for (int i = 0; i < waiter->info.nlines; i++)
 	{

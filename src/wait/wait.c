@@ -278,6 +278,18 @@ wait_may_go_on(const GrantOutcome *refusal)
 	return true;
 }
 
+/*
+ * The waiter begins to commit, or has committed. A commit may wait for a
+ * standby, or for a lock. The leases that the waiter asks for do not keep it
+ * from its end.
+ */
+void
+wait_commits(bool begins)
+{
+	if (my_wait.waiter != NULL)
+		my_wait.waiter->commits = begins;
+}
+
 /* Wait until the obstacle that refused a try may be gone. */
 void
 wait_sleep(const GrantOutcome *refusal)

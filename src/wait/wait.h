@@ -32,6 +32,7 @@ extern bool wait_is_called(void);
 extern bool wait_lock_resource(const text *resource);
 extern void wait_note_refusal(int which, const GrantOutcome *refusal);
 extern bool wait_may_go_on(const GrantOutcome *refusal);
+extern void wait_commits(bool begins);
 extern void wait_sleep(const GrantOutcome *refusal);
 extern void wait_look_again(void);
 extern void wait_end(const text *granted);
@@ -109,6 +110,7 @@ typedef struct Waiter
 	pg_atomic_uint64 unannounced;	/* the ticket, while the announcer must send notices of this wait */
 	pg_atomic_uint32 news;		/* counts wake-ups */
 	pg_atomic_uint32 suspect;	/* must check for a deadlock at once */
+	bool		commits;		/* before it sleeps, which may take long */
 	Entry		entry[MAX_LINES];
 	WaiterInfo	info;
 } Waiter;

@@ -140,7 +140,7 @@ SET LOCAL lease_lock.durable = off;
 SELECT count(*) FILTER (WHERE lease_acquire(repeat('x', 500) || n, '1 hour', repeat('o', 1000)))
 FROM generate_series(1, 15000) AS n;
 SELECT count(lease_assert(repeat('x', 500) || n, repeat('o', 1000))) FROM generate_series(1, 15000) AS n;
-SELECT sum(total_bytes) BETWEEN 1e5 AND 2e6 AS bounded FROM pg_backend_memory_contexts WHERE name = 'lease assertions';
+SELECT sum(total_bytes) BETWEEN 1e5 AND 4e6 AS bounded FROM pg_backend_memory_contexts WHERE name = 'lease assertions';
 SELECT expire(repeat('x', 500) || n) FROM generate_series(1, 3) AS n;
 SELECT count(lease_assert(repeat('x', 500) || n, repeat('o', 1000))) FROM generate_series(1, 1000) AS n;
 SAVEPOINT a;

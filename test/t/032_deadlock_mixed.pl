@@ -10,14 +10,11 @@ use lib $FindBin::RealBin;
 use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use PurgeTest;
 use Test::More;
 use WaitTest;
 
 my $node = start_waiting_node('deadlock_mixed', <<'CONF');
 deadlock_timeout = 100ms
-wal_level = replica
-max_wal_senders = 2
 lease_lock.handoff_timeout = 1h
 CONF
 
@@ -131,31 +128,36 @@ foreach my $way ('a row', 'a session lease')
 	$a->quit;
 }
 
-# H commits before it waits for B's lease, and the commit waits for a standby. It will end, and H does not yet sleep.
+# H commits before it waits for B's lease, and the commit takes long, here because of a trigger that waits for a lock.
+# It will end, and H does not yet sleep.
 {
-	my ($h, $x, $b) = map { open_session($node) } 1 .. 3;
+	my ($h, $x, $b, $gate) = map { open_session($node) } 1 .. 4;
 
-	$node->safe_psql('postgres', q{CREATE PROCEDURE hand_over() LANGUAGE plpgsql AS $$
+	$node->safe_psql('postgres', q{
+		CREATE TABLE slow ();
+		CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END';
+		CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON slow INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_at_gate();
+		CREATE PROCEDURE give_and_wait() LANGUAGE plpgsql AS $$
 		DECLARE
 			granted bool;
 			token bigint;
 			expires timestamptz;
 		BEGIN
 			PERFORM lease_release('h', 'H');
-			INSERT INTO t VALUES (2);
+			INSERT INTO slow DEFAULT VALUES;
 			CALL lease_wait('b', '1 hour', 'H', NULL, granted, token, expires);
 			RAISE NOTICE 'granted: %', granted;
 		END $$});
+	$gate->query_safe('SELECT pg_advisory_lock(1)');
 	$h->query_safe(q{SELECT lease_acquire('h', '1 hour', 'H')});
 	$x->query_safe(q{SELECT lease_acquire('x', '1 hour', 'X')});
 	$b->query_safe(q{SELECT lease_acquire('b', '1 hour', 'B')});
-	set_and_reload($node, 'synchronous_standby_names', 'nobody');
-	send_to_wait($node, $h, 'CALL hand_over()', q{wait_event = 'SyncRep'});
+	send_to_wait($node, $h, 'CALL give_and_wait()', in_lock_manager());
 	send_to_wait($node, $x, q{SELECT lease_acquire('h', '1 hour', 'X', NULL)}, in_lock_manager());
 	send_to_wait($node, $b, q{SELECT lease_acquire('x', '1 hour', 'B', NULL)});
 	look($node, 'SELECT pg_sleep(0.5)');
 	stays($node, q{SELECT string_agg(owner, ',' ORDER BY owner) FROM lease_waiters}, 'B,H,X', 'a commit that takes long is no part of a deadlock');
-	set_and_reload($node, 'synchronous_standby_names', '');
+	$gate->query_safe('SELECT pg_advisory_unlock(1)');
 	is(answer($x), 't', 'when it is over, the next one has its lease');
 	$x->query_safe(q{SELECT lease_release_all('X')});
 	is(answer($b), 't', 'and then the one that waited for that');
@@ -163,7 +165,7 @@ foreach my $way ('a row', 'a session lease')
 	like(answer($h), qr/granted: t/, 'and H');
 	look($node, q{SELECT lease_release_all('H')});
 	nothing_left($node, 'after the commit');
-	$_->quit foreach $h, $x, $b;
+	$_->quit foreach $h, $x, $b, $gate;
 }
 
 # mallory waits for the victim's lease under the name of alice's owner, for whose
