@@ -41,7 +41,7 @@
 /* Number of dead index entries after which a new search for the next lease slot is cheaper. */
 #define MAX_DEAD_ENTRIES	8
 
-/* Note a running transaction that locks or changes the row. */
+/* Note a running transaction that locks the row, or one that has replaced it unless it was rolled back. */
 static void
 note_locker(LeaseRow *row, TransactionId xid, MultiXactStatus status)
 {
@@ -50,12 +50,16 @@ note_locker(LeaseRow *row, TransactionId xid, MultiXactStatus status)
 		row->locked_here |= !ISUPDATE_from_mxstatus(status);
 		return;
 	}
+	if (ISUPDATE_from_mxstatus(status))
+	{
+		/* The visibility check does not look for it if the version is new, and it may have ended since. */
+		if (TransactionIdIsInProgress(xid) || TransactionIdDidCommit(xid))
+			row->changed_by = xid;
+		return;
+	}
 	if (!TransactionIdIsInProgress(xid))
 		return;
-
-	if (ISUPDATE_from_mxstatus(status))
-		row->changed_by = xid;
-	else if (!TransactionIdIsValid(row->locked_by) || row->lock_mode < (LockTupleMode) status)
+	if (!TransactionIdIsValid(row->locked_by) || row->lock_mode < (LockTupleMode) status)
 	{
 		row->locked_by = xid;
 		row->lock_mode = (LockTupleMode) status;	/* the two enums agree for row locks */
@@ -106,6 +110,8 @@ read_row(LeaseStore *store, const SnapshotData *dirty, LeaseRow *row)
 	Datum		values[MaxHeapAttributeNumber];
 	bool		isnull[MaxHeapAttributeNumber];
 
+	if (TransactionIdIsValid(dirty->xmin))
+		RACE_POINT("before an open version is read");
 	LockBuffer(slot->buffer, BUFFER_LOCK_SHARE);
 	row->tuple = heap_copytuple(slot->base.tuple);
 	LockBuffer(slot->buffer, BUFFER_LOCK_UNLOCK);

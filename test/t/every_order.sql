@@ -31,10 +31,15 @@ INSERT INTO calls VALUES
 	('released', false), ('renewed', false), ('asserted', false), ('transferred', false),
 	('broken', false), ('downgraded', false), ('purged', false), ('locked', false);
 
+-- Two calls in one transaction, which another one does not see between them.
+CREATE TABLE double_calls (call text);
+INSERT INTO double_calls VALUES ('renewed, released'), ('renewed, transferred'), ('renewed, renewed'), ('exclusive, released');
+
 CREATE TABLE points (point text);
 INSERT INTO points VALUES
-	('in a look'), ('while rows are settled'), ('after a look'), ('before the resource lock'), ('after the resource lock'),
-	('before an insert'), ('before an update'), ('before the resource is unlocked'), ('after the resource was unlocked');
+	('before an open version is read'), ('in a look'), ('while rows are settled'), ('after a look'),
+	('before the resource lock'), ('after the resource lock'), ('before an insert'), ('before an update'),
+	('before the resource is unlocked'), ('after the resource was unlocked');
 
 -- Without the setting, no session stops, and a call meets what the other session did before.
 CREATE FUNCTION can_stop() RETURNS boolean LANGUAGE sql AS $$
@@ -66,6 +71,10 @@ BEGIN
 		EXCEPTION WHEN object_not_in_prerequisite_state THEN
 			RETURN false;
 		END;
+	WHEN 'renewed, released' THEN PERFORM lease_renew(r, '2 h', o); RETURN lease_release(r, o);
+	WHEN 'renewed, transferred' THEN PERFORM lease_renew(r, '2 h', o); RETURN lease_transfer(r, o, 'd') IS NOT NULL;
+	WHEN 'renewed, renewed' THEN PERFORM lease_renew(r, '2 h', o); RETURN lease_renew(r, '3 h', o);
+	WHEN 'exclusive, released' THEN PERFORM lease_acquire(r, '1 h', o); RETURN lease_release(r, o);
 	WHEN 'expired' THEN
 		UPDATE lease_lock SET expires_at = granted_at WHERE resource = r AND owner = o;
 		RETURN true;
@@ -260,12 +269,16 @@ DECLARE
 	failures int := 0;
 BEGIN
 	FOR c IN SELECT s.state, a.call AS a_call, point, b.call AS b_call, b_owner, b_when, b_end
-		FROM states AS s, calls AS a, points, calls AS b, unnest(ARRAY['a', 'b']) AS b_owner,
-			unnest(ARRAY['before', 'between', 'across']) AS b_when, unnest(ARRAY['COMMIT', 'ROLLBACK']) AS b_end
+		FROM states AS s, calls AS a, points, unnest(ARRAY['a', 'b']) AS b_owner, unnest(ARRAY['COMMIT', 'ROLLBACK']) AS b_end,
+			(SELECT call, b_when FROM calls, unnest(ARRAY['before', 'between', 'across']) AS b_when
+				UNION ALL SELECT call, 'before' FROM double_calls) AS b
 		WHERE can_stop() OR (b_when = 'before' AND point = 'in a look')
 		-- First, changes that end in the middle of a look at the lease, and assertions that meet an end of the lease:
 		-- too rare among all orders.
-		ORDER BY (point = 'while rows are settled' AND NOT a.is_try AND b_owner = 'a' AND b_when = 'before' AND
+		ORDER BY (point = 'before an open version is read' AND NOT a.is_try AND b_owner = 'a' AND b_end = 'COMMIT' AND
+				(s.state, b.call) IN (('held by a', 'renewed, released'), ('held by a', 'renewed, transferred'),
+					('shared by a', 'renewed, renewed'), ('never used', 'exclusive, released'))) DESC,
+			(point = 'while rows are settled' AND NOT a.is_try AND b_owner = 'a' AND b_when = 'before' AND
 				(s.state, b.call, b_end) IN (('held by a', 'renewed', 'COMMIT'), ('shared by a', 'renewed', 'COMMIT'),
 					('shared by a, renewed often', 'released', 'ROLLBACK'))) DESC,
 			(s.state = 'held by a' AND point = 'before an update' AND b_owner = 'a' AND b.call = 'asserted' AND b_when = 'across') DESC,
