@@ -222,7 +222,8 @@ $$;
 
 -- Has a call changed anything?
 CREATE FUNCTION has_effect(s text, call text, o text) RETURNS boolean LANGUAGE sql AS $$
-	SELECT call IN ('purged', 'renewed', 'locked') OR (serially(s, call, o))[3:4] <> (serially(s, 'nothing', ''))[3:4];
+	SELECT call IN ('purged', 'renewed', 'locked') OR call IN (TABLE double_calls)
+		OR (serially(s, call, o))[3:4] <> (serially(s, 'nothing', ''))[3:4];
 $$;
 
 -- Is that what the calls do one after the other?
