@@ -52,7 +52,7 @@ note_locker(LeaseRow *row, TransactionId xid, MultiXactStatus status)
 	}
 	if (ISUPDATE_from_mxstatus(status))
 	{
-		/* The visibility check does not look for it if the version is new, and it may have ended since. */
+		/* A dirty snapshot does not tell who replaced a version whose inserter is open. They may have committed since. */
 		if (TransactionIdIsInProgress(xid) || TransactionIdDidCommit(xid))
 			row->changed_by = xid;
 		return;
