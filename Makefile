@@ -26,7 +26,7 @@ ISOLATION = $(patsubst test/specs/%.spec,%,$(call files,test/specs/*.spec))
 # pg_isolation_regress finds expected/ only if --outputdir is given.
 ISOLATION_OPTS = --inputdir=$(source)/test --outputdir=.
 TAP_TESTS = 1
-PROVE_TESTS = test/t/*.pl bin/t/*.pl
+PROVE_TESTS = test/t/*.pl lease_run/t/*.pl
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -45,7 +45,7 @@ $(CURDIR)/expected:
 	ln -s $(abspath $(source))/expected $@
 
 # A makefile of PGXS builds a module or a program. The program, lease_run, has its own; CLIENT= leaves it out.
-CLIENT ?= bin
+CLIENT ?= lease_run
 ifneq ($(CLIENT),)
 all: all-client
 install: install-client
@@ -53,8 +53,8 @@ uninstall: uninstall-client
 clean distclean: clean-client
 endif
 all-client install-client uninstall-client clean-client: %-client:
-	mkdir -p bin
-	$(MAKE) -C bin -f $(abspath $(source))/bin/Makefile $*
+	mkdir -p lease_run
+	$(MAKE) -C lease_run -f $(abspath $(source))/lease_run/Makefile $*
 # Both build the program, so a parallel make must not run them at once.
 install-client: all-client
 

@@ -14,7 +14,7 @@
 
 #include "change/change.h"
 #include "guard/guard.h"
-#include "lease/lease.h"
+#include "hold/hold.h"
 #include "monitor/monitor.h"
 #include "purge/purge.h"
 #include "store/store.h"

@@ -10,7 +10,7 @@
 
 #include "fmgr.h"
 
-#include "base/base.h"
+#include "server/server.h"
 
 /* Resources, in the order given and sorted. */
 typedef struct Resources

@@ -10,7 +10,7 @@
 #include "miscadmin.h"
 
 #include "api/api.h"
-#include "lease/lease.h"
+#include "hold/hold.h"
 #include "purge/purge.h"
 
 PG_FUNCTION_INFO_V1(lease_release);

@@ -18,7 +18,7 @@
 #include "utils/snapmgr.h"
 
 #include "grant/grant.h"
-#include "lease/lease.h"
+#include "hold/hold.h"
 #include "monitor/monitor.h"
 #include "purge/purge.h"
 #include "rules/rules.h"

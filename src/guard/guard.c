@@ -25,7 +25,7 @@
 #include "utils/rel.h"
 
 #include "guard/guard.h"
-#include "lease/lease.h"
+#include "hold/hold.h"
 #include "store/store.h"
 
 PG_FUNCTION_INFO_V1(lease_guard);

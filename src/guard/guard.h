@@ -8,7 +8,7 @@
 #ifndef LEASE_LOCK_GUARD_H
 #define LEASE_LOCK_GUARD_H
 
-#include "base/base.h"
+#include "server/server.h"
 
 /* guard.c: lets only the holder of a lease write a row */
 extern void guard_init(void);

@@ -11,7 +11,7 @@
 #include "nodes/pg_list.h"
 #include "utils/array.h"
 
-#include "base/base.h"
+#include "server/server.h"
 
 /* events.c: what happens to leases, counted and logged */
 typedef enum LeaseEvent

@@ -11,7 +11,7 @@
 
 #include "port/atomics.h"
 
-#include "base/base.h"
+#include "server/server.h"
 
 /* How a visit of the worker to a database ended. */
 typedef enum VisitResult

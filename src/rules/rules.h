@@ -8,7 +8,8 @@
 #ifndef LEASE_LOCK_RULES_H
 #define LEASE_LOCK_RULES_H
 
-#include "base/base.h"
+#include "model/text.h"
+#include "model/types.h"
 
 /* The name of a mode in SQL; NULL if there is no such mode. */
 extern const char *mode_name(LeaseMode mode);

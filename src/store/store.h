@@ -8,7 +8,7 @@
 #ifndef LEASE_LOCK_STORE_H
 #define LEASE_LOCK_STORE_H
 
-#include "base/base.h"
+#include "server/server.h"
 
 /* The open lock table. */
 typedef struct LeaseStore

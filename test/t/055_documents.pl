@@ -34,7 +34,7 @@ my %elsewhere = (
 	'sudo apt-get' => 'scripts/package',
 	'make' => 'scripts/package; scripts/check builds and tests',
 	'test/bench/run' => 'takes an hour; with --quick, minutes',
-	'lease_run' => 'bin/t/010_documents.pl',
+	'lease_run' => 'lease_run/t/010_documents.pl',
 	'psql -h' => '115_plproxy.pl',
 	'contrib/plproxy/move-partition' => '116_move_partition.pl');
 

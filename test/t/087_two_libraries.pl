@@ -35,7 +35,7 @@ sub build_next_library
 	my ($bin) = run_command([ 'pg_config', '--bindir' ]);
 
 	system_or_bail('cp', '-Rp', (map { "$source/$_" } qw(Makefile META.json lease_lock.control sql src)), $tree);
-	append_to_file("$tree/src/base/next.c", <<'C');
+	append_to_file("$tree/src/server/next.c", <<'C');
 #include "postgres.h"
 
 #include "fmgr.h"

@@ -40,7 +40,7 @@ foreach my $file (qw(Dockerfile Dockerfile.extension))
 	# Only what is built: other tests write to the tree meanwhile. With the objects, whose times are kept: to compile takes
 	# half a minute, and the static checks do it.
 	mkdir $folder{source};
-	is(system('cp', '-Rp', (map { "$root/$_" } qw(Makefile META.json lease_lock.control src sql bin docs)), $folder{source}), 0,
+	is(system('cp', '-Rp', (map { "$root/$_" } qw(Makefile META.json lease_lock.control src sql lease_run docs)), $folder{source}), 0,
 		"$file: a copy of the sources");
 	unlink "$folder{source}/src/lease_lock.o";
 	foreach my $command (commands_of($file, %folder))

@@ -1,5 +1,5 @@
 # Shared by the tests of client libraries: a server that the programs in
-# test/clients connect to, and functions that find a library and run a program.
+# test/drivers connect to, and functions that find a library and run a program.
 package ClientTest;
 
 use strict;
@@ -18,7 +18,7 @@ our @EXPORT = qw(
   run_client
 );
 
-our $CLIENTS = abs_path("$FindBin::RealBin/../clients");
+our $CLIENTS = abs_path("$FindBin::RealBin/../drivers");
 
 # Returns the first of these commands that runs the arguments without an error:
 # the interpreter that has the library. Returns undef if there is none.
@@ -58,7 +58,7 @@ sub start_client_node
 	return $node;
 }
 
-# Run a program of test/clients as role app, and return its output and its
+# Run a program of test/drivers as role app, and return its output and its
 # errors. Host and port are those of the node unless given.
 sub run_client
 {

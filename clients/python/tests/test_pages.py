@@ -69,7 +69,7 @@ func main() {
 """
 
 
-# The same as in test/clients/bindings/run: to compile Go's own library takes long.
+# The same as in test/drivers/bindings/run: to compile Go's own library takes long.
 GO_CACHE = os.path.join(tempfile.gettempdir(), "lease_lock_go")
 
 

@@ -7,7 +7,7 @@
  */
 #include "postgres.h"
 
-#include "base/base.h"
+#include "server/server.h"
 
 #ifdef LEASE_LOCK_RACES
 

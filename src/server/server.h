@@ -1,18 +1,16 @@
 /*-------------------------------------------------------------------------
  *
- * base.h
- *		What all parts of the extension use.
+ * server.h
+ *		What the extension uses of the server, wrapped for all of its parts.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef LEASE_LOCK_BASE_H
-#define LEASE_LOCK_BASE_H
+#ifndef LEASE_LOCK_SERVER_H
+#define LEASE_LOCK_SERVER_H
 
-#include "common/hashfn.h"
-#include "lib/stringinfo.h"
-
-#include "base/compat.h"
-#include "base/types.h"
+#include "model/text.h"
+#include "model/types.h"
+#include "server/compat.h"
 
 /* clock.c: lease time, wall time, and the monotonic clock of waits */
 extern void clock_init(void);
@@ -62,35 +60,7 @@ extern bool role_sees_owner(Oid viewer, Oid role);
 extern bool may_see_owner(Oid role);
 pg_noreturn extern void refuse_permission(const Lease *lease);
 extern bool column_is_visible(Relation table, AttrNumber column);
-
-/* printable.c: texts of users in messages, in the log and in graphs */
-extern void append_printable(StringInfo text, const char *name, int length, const char *special);
-extern char *printable(const text *string); /* for a message that puts the text in quotes */
-extern char *printable_string(const char *string);
 extern char *role_name(Oid role);
-
-/* Names of resources and owners are compared by their bytes. */
-static inline bool
-same_text(const text *a, const text *b)
-{
-	return VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
-		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
-}
-
-/* The order of a and b: negative, 0 or positive. */
-static inline int
-compare_texts(const text *a, const text *b)
-{
-	int			order = memcmp(VARDATA_ANY(a), VARDATA_ANY(b), Min(VARSIZE_ANY_EXHDR(a), VARSIZE_ANY_EXHDR(b)));
-
-	return order != 0 ? order : (int) VARSIZE_ANY_EXHDR(a) - (int) VARSIZE_ANY_EXHDR(b);
-}
-
-static inline uint64
-hash_text(const text *string, uint64 seed)
-{
-	return hash_bytes_extended((const unsigned char *) VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string), seed);
-}
 
 /*
  * race.c: points of the code at which races with other sessions are likely.
@@ -108,4 +78,4 @@ extern void race_point(const char *name);
 #define RACE_INIT() ((void) 0)
 #endif
 
-#endif							/* LEASE_LOCK_BASE_H */
+#endif							/* LEASE_LOCK_SERVER_H */

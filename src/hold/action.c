@@ -16,7 +16,7 @@
 #include "utils/memutils.h"
 
 #include "change/change.h"
-#include "lease/lease.h"
+#include "hold/hold.h"
 
 /*
  * The functions write_... write an action under the resource lock. They return

@@ -14,7 +14,7 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
-#include "base/base.h"
+#include "server/server.h"
 
 /*
  * Do the work in a subtransaction. Its effects stay if it returns true, and

@@ -20,7 +20,7 @@
 #include "catalog/pg_class.h"
 #include "nodes/pg_list.h"
 
-#include "lease/lease.h"
+#include "hold/hold.h"
 #include "wait/wait.h"
 
 static object_access_hook_type next_hook = NULL;

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * lease.h
+ * hold.h
  *		What a holder, or an administrator, can do to a lease.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef LEASE_LOCK_LEASE_H
-#define LEASE_LOCK_LEASE_H
+#ifndef LEASE_LOCK_HOLD_H
+#define LEASE_LOCK_HOLD_H
 
 #include "rules/rules.h"
 #include "store/store.h"
@@ -75,4 +75,4 @@ extern int64 assert_lease(const text *resource, const Claim *claim, const Assert
 extern char *asserted_name(const text *resource, const Asserter *asserter);
 extern bool held_token(const text *resource, const text *owner, int64 *token);
 
-#endif							/* LEASE_LOCK_LEASE_H */
+#endif							/* LEASE_LOCK_HOLD_H */

@@ -12,10 +12,10 @@
 #include "postgres.h"
 
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 
-#include "base/base.h"
+#include "model/text.h"
+#include "model/types.h"
 
 /* Control characters, line ends, and characters that change the writing direction. */
 static bool
@@ -101,13 +101,4 @@ char *
 printable(const text *string)
 {
 	return printable_string(text_to_cstring(string));
-}
-
-/* The name of a role; a dropped role is shown as in the view lease_status. */
-char *
-role_name(Oid role)
-{
-	char	   *name = GetUserNameFromId(role, true);
-
-	return name != NULL ? name : psprintf("unknown (OID=%u)", role);
 }

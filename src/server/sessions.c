@@ -35,7 +35,7 @@
 #include "storage/ipc.h"
 #include "utils/timestamp.h"
 
-#include "base/base.h"
+#include "server/server.h"
 
 /* A number is a count and, in the lowest bits, the place. */
 #define PLACE_BITS		18

@@ -23,11 +23,12 @@
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/rls.h"
 
-#include "base/base.h"
+#include "server/server.h"
 
 /* Does the current role have the privileges of the role that acquired the lease? */
 bool
@@ -100,4 +101,13 @@ column_is_visible(Relation table, AttrNumber column)
 		session = session || may_read(GetOuterUserId(), lfirst_oid(cell), name);
 	}
 	return current && session;
+}
+
+/* The name of a role; a dropped role is shown as in the view lease_status. */
+char *
+role_name(Oid role)
+{
+	char	   *name = GetUserNameFromId(role, true);
+
+	return name != NULL ? name : psprintf("unknown (OID=%u)", role);
 }

@@ -17,7 +17,7 @@
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
 
-#include "base/base.h"
+#include "server/server.h"
 
 /* Which source gave the setting its value when the session began? */
 static GucSource

@@ -22,7 +22,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
-#include "base/base.h"
+#include "server/server.h"
 
 #define MAX_PARTS		6
 

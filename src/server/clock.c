@@ -35,7 +35,7 @@
 #include "utils/datetime.h"
 #include "utils/timestamp.h"
 
-#include "base/base.h"
+#include "server/server.h"
 
 #define CLOCK_FILE		"lease_lock.clock"
 #define BOOT_ID_FILE	"/proc/sys/kernel/random/boot_id"

@@ -16,7 +16,7 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 
-#include "lease/lease.h"
+#include "hold/hold.h"
 
 /*
  * Describe the holder of the claimed lease, as far as the caller may see it.

@@ -11,7 +11,7 @@ my $page = slurp_file("$bin/../docs/lease_run.md");
 my ($version) = slurp_file("$bin/../META.json") =~ /^\t"version": "(.*)",$/m;
 
 is(scalar `"$^X" "$bin/make_man" $version <"$bin/../docs/lease_run.md"`, slurp_file("$bin/lease_run.1"),
-	'lease_run.1 is made from docs/lease_run.md: make -C bin lease_run.1');
+	'lease_run.1 is made from docs/lease_run.md: make -C lease_run lease_run.1');
 
 my %documented = map { $_ => 1 } map { /`(--[a-z-]+)/g } grep { /^`/ } split(/\n/, $page);
 my %in_help = map { $_ => 1 } scalar(`lease_run --help`) =~ /^ .*?(--[a-z-]+)/mg;

@@ -17,7 +17,7 @@
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 
-#include "base/base.h"
+#include "server/server.h"
 
 void
 describe_worker(BackgroundWorker *worker, const char *type, const char *function)
