@@ -26,7 +26,7 @@ ISOLATION = $(patsubst test/specs/%.spec,%,$(call files,test/specs/*.spec))
 # pg_isolation_regress finds expected/ only if --outputdir is given.
 ISOLATION_OPTS = --inputdir=$(source)/test --outputdir=.
 TAP_TESTS = 1
-PROVE_TESTS = test/t/*.pl lease_run/t/*.pl
+PROVE_TESTS = test/t/*/*.pl lease_run/t/*.pl
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)

@@ -1,4 +1,4 @@
--- lease_request with session => true: a lease that ends with its session. See also t/110_session.pl.
+-- lease_request with session => true: a lease that ends with its session. See also t/server/session.pl.
 
 \getenv source PG_ABS_SRCDIR
 \set helpers :source '/sql/include/error_of.sql'

@@ -1,4 +1,4 @@
--- Watches: who may set them up, and what is stored. Their notices are tested in t/111_watches.pl.
+-- Watches: who may set them up, and what is stored. Their notices are tested in t/views/watches.pl.
 
 \pset null '(null)'
 SELECT lease_watch('job/', 'jobs');

@@ -18,7 +18,7 @@ our @EXPORT = qw(
   run_client
 );
 
-our $CLIENTS = abs_path("$FindBin::RealBin/../drivers");
+our $CLIENTS = abs_path("$FindBin::RealBin/../../drivers");
 
 # Returns the first of these commands that runs the arguments without an error:
 # the interpreter that has the library. Returns undef if there is none.

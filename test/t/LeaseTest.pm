@@ -42,7 +42,7 @@ sub end_file
 	$SIG{$_} = 'IGNORE' foreach qw(ALRM TERM INT HUP);
 	while (my (undef, $file, $line) = caller($level++))
 	{
-		push @steps, "$file line $line" if $file =~ m{/t/[^/]+$} && $file ne __FILE__;
+		push @steps, "$file line $line" if $file =~ m{/t/} && $file ne __FILE__;
 	}
 	diag("$reason, at " . join(', called by ', @steps));
 	exit 1;

@@ -33,7 +33,7 @@ sub plproxy_missing
 # Path of a file of contrib/plproxy.
 sub contrib
 {
-	return abs_path("$FindBin::RealBin/../../contrib/plproxy") . "/$_[0]";
+	return abs_path("$FindBin::RealBin/../../../contrib/plproxy") . "/$_[0]";
 }
 
 # Connection string of a database, for the router.

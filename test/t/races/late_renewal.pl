@@ -1,0 +1,50 @@
+# Renewals at the last moment, beside grants to the same owner and conflicting
+# grants to others: no session may treat a lease as expired that was renewed.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+
+use LeaseTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = start_node('renewal', "synchronous_commit = off\nlease_lock.durable = off\nlease_lock.log_events = none\nfsync = off\n");
+
+# Nothing is released, so the lock table says when each lease was held. With a
+# lock_delay the owner's own slot is not the first choice. The check for
+# overlaps looks at all leases at one time. Some leases last for longer, or on a
+# slow server none would ever be renewed.
+$node->safe_psql('postgres', q{
+	CREATE TABLE overlap (slot int, token bigint, granted_at timestamptz, expires_at timestamptz,
+		slot_2 int, token_2 bigint, granted_2_at timestamptz, expires_2_at timestamptz);
+	CREATE TABLE done (what text);
+	CREATE FUNCTION look() RETURNS void LANGUAGE sql AS $$
+		INSERT INTO overlap SELECT a.slot, a.token, a.granted_at, a.expires_at, b.slot, b.token, b.granted_at, b.expires_at
+		FROM lease_lock AS a JOIN lease_lock AS b ON a.token < b.token AND b.granted_at < a.expires_at
+		WHERE a.owner = b.owner OR a.slot = 0 OR b.slot = 0;
+	$$;
+});
+my %scripts = (
+	share => q{INSERT INTO done SELECT 'share' FROM lease_request('r', interval '150 us' * (1 + 20 * (random() < 0.1)::int), 'a', mode => 'shared', lock_delay => '1 ms') WHERE granted;},
+	renew => q{INSERT INTO done SELECT 'renew' WHERE lease_renew('r', '150 us', 'a'); SELECT look();},
+	exclude => q{INSERT INTO done SELECT 'exclude' WHERE lease_acquire('r', '50 us', 'x');},
+	look => q{SELECT look();},
+);
+
+# Again if a slow machine did not do everything.
+foreach (1 .. 10)
+{
+	unlink glob $node->basedir . '/{share,renew,exclude,look}*';
+	$node->pgbench('--no-vacuum --client=24 --jobs=2 --time=6', 0, [qr/number of failed transactions: 0 /], [qr/^$/], 'at the last moment', {
+		'share@3' => $scripts{share}, 'renew@5' => $scripts{renew}, 'exclude@1' => $scripts{exclude}, 'look@1' => $scripts{look}
+	});
+	last if $node->safe_psql('postgres', 'SELECT count(DISTINCT what) FROM done') == 3;
+}
+cmp_ok($node->safe_psql('postgres', "SELECT count(*) FROM done WHERE what = '$_'"), '>', 0, "done: $_") foreach 'share', 'renew', 'exclude';
+is($node->safe_psql('postgres', 'SELECT DISTINCT * FROM overlap ORDER BY token LIMIT 5'), '', 'no lease overlaps with another');
+
+$node->stop;
+done_testing();
