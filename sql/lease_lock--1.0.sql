@@ -83,7 +83,6 @@ CREATE TABLE lease_lock (
 	role pg_catalog.oid NOT NULL,
 	mode pg_catalog."char" NOT NULL,
 	holds pg_catalog.int4 NOT NULL,
-	lock_delay pg_catalog.int8 NOT NULL,
 	hold_until pg_catalog.timestamptz,
 	session_pid pg_catalog.int4,
 	session_number pg_catalog.int8,
@@ -121,7 +120,6 @@ COMMENT ON COLUMN lease_lock.role IS 'role that acquired the lease';
 COMMENT ON COLUMN lease_lock.xid IS 'transaction that granted the lease';
 COMMENT ON COLUMN lease_lock.mode IS 'x exclusive, s shared, p permit';
 COMMENT ON COLUMN lease_lock.holds IS 'how many releases end the lease';
-COMMENT ON COLUMN lease_lock.lock_delay IS 'microseconds after its expiry during which the lease is not granted';
 COMMENT ON COLUMN lease_lock.hold_until IS 'a lease that is released earlier is not granted before this time';
 COMMENT ON COLUMN lease_lock.session_pid IS 'process of the session that the lease ends with; NULL: it does not end with a session';
 COMMENT ON COLUMN lease_lock.session_number IS 'number of that session';
@@ -197,24 +195,22 @@ COMMENT ON FUNCTION lease_acquire_any(pg_catalog.text[], pg_catalog.interval, pg
 CREATE FUNCTION lease_request(
 		resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text, wait pg_catalog.interval DEFAULT '0',
 		mode pg_catalog.text DEFAULT 'exclusive', permits pg_catalog.int4 DEFAULT NULL, if_own pg_catalog.text DEFAULT 'refuse',
-		min_hold pg_catalog.interval DEFAULT NULL, lock_delay pg_catalog.interval DEFAULT NULL, payload pg_catalog.jsonb DEFAULT NULL,
-		session pg_catalog.bool DEFAULT false,
+		min_hold pg_catalog.interval DEFAULT NULL, payload pg_catalog.jsonb DEFAULT NULL, session pg_catalog.bool DEFAULT false,
 		OUT granted pg_catalog.bool, OUT token pg_catalog.int8, OUT expires_at pg_catalog.timestamptz,
 		OUT waited pg_catalog.interval, OUT blocked_by pg_catalog.text, OUT blocked_for pg_catalog.interval,
 		OUT reason pg_catalog.text)
 	RETURNS pg_catalog.record
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_request(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb, pg_catalog.bool) IS
+COMMENT ON FUNCTION lease_request(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.jsonb, pg_catalog.bool) IS
 	'acquire a lease of any mode with all options; returns whether it was granted, and if not, what blocks it';
 
 CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
 		wait pg_catalog.interval, INOUT acquired pg_catalog.bool DEFAULT NULL, INOUT token pg_catalog.int8 DEFAULT NULL,
 		INOUT expires_at pg_catalog.timestamptz DEFAULT NULL, mode pg_catalog.text DEFAULT 'exclusive',
 		permits pg_catalog.int4 DEFAULT NULL, if_own pg_catalog.text DEFAULT 'refuse',
-		min_hold pg_catalog.interval DEFAULT NULL, lock_delay pg_catalog.interval DEFAULT NULL,
-		payload pg_catalog.jsonb DEFAULT NULL, session pg_catalog.bool DEFAULT false)
+		min_hold pg_catalog.interval DEFAULT NULL, payload pg_catalog.jsonb DEFAULT NULL, session pg_catalog.bool DEFAULT false)
 	AS 'MODULE_PATHNAME' LANGUAGE C;
-COMMENT ON PROCEDURE lease_wait(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.bool, pg_catalog.int8, pg_catalog.timestamptz, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.jsonb, pg_catalog.bool) IS
+COMMENT ON PROCEDURE lease_wait(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.bool, pg_catalog.int8, pg_catalog.timestamptz, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.jsonb, pg_catalog.bool) IS
 	'acquire a lease of any mode with all options of lease_request, but wait without a snapshot, committing before each sleep';
 
 CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text)
@@ -369,11 +365,6 @@ SELECT
 		WHEN l.expires_at OPERATOR(pg_catalog.>=) '10000-01-01 UTC'::pg_catalog.timestamptz THEN 'infinity'::pg_catalog.timestamptz
 		ELSE l.expires_at OPERATOR(pg_catalog.+) c.difference
 	END AS expires_at,
-	CASE
-		WHEN l.expires_at OPERATOR(pg_catalog.+) c.lock_delay OPERATOR(pg_catalog.>=) '10000-01-01 UTC'::pg_catalog.timestamptz
-		THEN 'infinity'::pg_catalog.timestamptz
-		ELSE l.expires_at OPERATOR(pg_catalog.+) c.lock_delay OPERATOR(pg_catalog.+) c.difference
-	END AS free_at,
 	CASE WHEN l.owner IS NULL THEN 0 ELSE l.holds END AS holds,
 	pg_catalog.pg_get_userbyid(l.role) AS role,
 	l.xid,
@@ -384,7 +375,6 @@ FROM lease_lock AS l
 		SELECT
 			pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) d.difference AS now,
 			d.difference,
-			CAST(l.lock_delay AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS lock_delay,
 			l.owner IS NOT NULL AND l.session_number IS NOT NULL AND lease_session_ended(l.session_number) AS ended,
 			pg_catalog.pg_has_role(l.role, 'USAGE'::pg_catalog.text)
 				OR pg_catalog.pg_has_role('pg_read_all_stats'::pg_catalog.name, 'USAGE'::pg_catalog.text) AS shown

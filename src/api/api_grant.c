@@ -137,7 +137,7 @@ static const char *const reason_names[] = {
 
 /*
  * lease_request(resource text, ttl interval, owner text, wait interval, mode text, permits integer,
- *				 if_own text, min_hold interval, lock_delay interval, payload jsonb, session boolean)
+ *				 if_own text, min_hold interval, payload jsonb, session boolean)
  * returns record
  */
 Datum
@@ -173,7 +173,7 @@ lease_request(PG_FUNCTION_ARGS)
 /*
  * lease_wait(resource text, ttl interval, owner text, wait interval, INOUT acquired boolean,
  *			  INOUT token bigint, INOUT expires_at timestamptz, mode text, permits integer,
- *			  if_own text, min_hold interval, lock_delay interval, payload jsonb, session boolean)
+ *			  if_own text, min_hold interval, payload jsonb, session boolean)
  */
 Datum
 lease_wait(PG_FUNCTION_ARGS)

@@ -214,7 +214,6 @@ typedef enum RequestOption
 	OPTION_PERMITS,
 	OPTION_IF_OWN,
 	OPTION_MIN_HOLD,
-	OPTION_LOCK_DELAY,
 	OPTION_PAYLOAD,
 	OPTION_SESSION
 } RequestOption;
@@ -313,10 +312,6 @@ request_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 	request->if_own = word_arg(fcinfo, argno + OPTION_IF_OWN, if_own_names, "if_own for", resource,
 							   "Give refuse, renew or count.");
 	request->min_hold = span_arg(fcinfo, argno + OPTION_MIN_HOLD, "min_hold of", Min(request->ttl, MAX_TTL), resource);
-	request->lock_delay = span_arg(fcinfo, argno + OPTION_LOCK_DELAY, "lock_delay of", MAX_TTL, resource);
-	require_ttl_allowed(resource, "lock_delay", request->lock_delay);
-	if (request->session && request->lock_delay > 0)
-		refuse_delay_after_session(resource);
 	request->payload = payload_arg(fcinfo, argno + OPTION_PAYLOAD);
 	return wait;
 }

@@ -60,7 +60,6 @@ new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot, int64 last
 		.xid = GetTopFullTransactionId(),
 		.mode = request->mode,
 		.holds = 1,
-		.lock_delay = Max(request->lock_delay, 0),
 		.hold_until = request->min_hold <= 0 ? DT_NOBEGIN : now + request->min_hold,
 		.payload = request->payload
 	};
@@ -122,19 +121,6 @@ count_once_more(Lease *lease, const LeaseRequest *request, TimestampTz now)
 		lease->hold_until = Max(lease->hold_until, now + request->min_hold);
 }
 
-/*
- * A lock_delay begins when the lease expires. The end of a session is not
- * recorded, so a lease that ends with its session cannot have a lock_delay.
- */
-void
-refuse_delay_after_session(const text *resource)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("lease on \"%s\" cannot have a lock_delay and end with its session", printable(resource)),
-			 errhint("Leave out one of them.")));
-}
-
 /* Change the owner's lease to what the request asks for. What the request leaves out stays. */
 static void
 renew_as_requested(Lease *lease, const LeaseRequest *request, TimestampTz now)
@@ -142,10 +128,6 @@ renew_as_requested(Lease *lease, const LeaseRequest *request, TimestampTz now)
 	lease->expires_at = end_of_lease(request, now);
 	if (request->min_hold != NOT_GIVEN)
 		lease->hold_until = request->min_hold == 0 ? DT_NOBEGIN : now + request->min_hold;
-	if (request->lock_delay > 0 && lease->session_number != 0)
-		refuse_delay_after_session(request->resource);
-	if (request->lock_delay != NOT_GIVEN)
-		lease->lock_delay = request->lock_delay;
 }
 
 /*

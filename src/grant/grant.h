@@ -12,7 +12,6 @@
 
 /* grant.c: one try */
 extern GrantOutcome try_grant(LeaseStore *store, const LeaseRequest *request);
-pg_noreturn extern void refuse_delay_after_session(const text *resource);
 
 /* Where a session waits: inside its transaction, or after it has committed that. */
 typedef enum WaitPlace

@@ -60,7 +60,6 @@ typedef struct Lease
 	FullTransactionId xid;		/* transaction that granted it */
 	LeaseMode	mode;
 	int32		holds;			/* number of releases that end it */
-	int64		lock_delay;		/* time after its expiry during which it is not granted */
 	TimestampTz hold_until;		/* not free before, even if released; DT_NOBEGIN: no such time */
 	int32		session_pid;	/* process whose session it ends with; 0: none */
 	int64		session_number; /* number of that session; 0: none */
@@ -127,7 +126,6 @@ typedef struct LeaseRequest
 	int			permits;		/* maximum number of leases at a time; not for MODE_EXCLUSIVE */
 	IfOwn		if_own;
 	int64		min_hold;		/* or NOT_GIVEN */
-	int64		lock_delay;		/* or NOT_GIVEN */
 	Datum		payload;		/* jsonb; 0: none */
 	bool		session;		/* let the lease end with this session */
 } LeaseRequest;

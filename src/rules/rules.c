@@ -47,7 +47,7 @@ free_from(const Lease *lease)
 {
 	if (lease->session == SESSION_ENDED)
 		return DT_NOBEGIN;
-	return lease->expires_at == DT_NOEND ? DT_NOEND : lease->expires_at + lease->lock_delay;
+	return lease->expires_at;
 }
 
 bool
@@ -81,7 +81,6 @@ make_tombstone(Lease *lease, TimestampTz free_at)
 {
 	lease->owner = NULL;
 	lease->expires_at = Min(lease->expires_at, free_at);
-	lease->lock_delay = 0;
 	lease->hold_until = DT_NOBEGIN;
 	lease->payload = (Datum) 0;
 	lease->session_pid = 0;

@@ -28,7 +28,6 @@ const LeaseColumn lease_columns[NUM_COLUMNS] = {
 	{OIDOID, FIELD(role), NOT_NULL, false},
 	{CHAROID, FIELD(mode), NOT_NULL, false},
 	{INT4OID, FIELD(holds), NOT_NULL, true},
-	{INT8OID, FIELD(lock_delay), NOT_NULL, true},
 	{TIMESTAMPTZOID, FIELD(hold_until), NULL_IS(DT_NOBEGIN), true},
 	{INT4OID, FIELD(session_pid), NULL_IS(0), false},
 	{INT8OID, FIELD(session_number), NULL_IS(0), false},

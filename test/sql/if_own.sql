@@ -21,13 +21,13 @@ SELECT granted, reason FROM lease_request('door', '1 hour', 'ann', if_own => 're
 -- the lease of another owner: reason held
 SELECT granted, reason, blocked_by FROM lease_request('door', '1 hour', 'bob', if_own => 'renew');
 -- options that are given replace those of the lease, NULL keeps them
-SELECT granted FROM lease_request('opts', '1 hour', 'ann', payload => '1', lock_delay => '5 minutes', min_hold => '30 minutes');
+SELECT granted FROM lease_request('opts', '1 hour', 'ann', payload => '1', min_hold => '30 minutes');
 SELECT granted, reason FROM lease_request('opts', '1 hour', 'ann', if_own => 'renew');
-SELECT payload, lock_delay, hold_until > now() + interval '20 minutes' AS hold FROM lease_lock WHERE resource = 'opts';
-SELECT granted, reason FROM lease_request('opts', '1 hour', 'ann', if_own => 'renew', payload => '2', lock_delay => '1 minute', min_hold => '50 minutes');
-SELECT payload, lock_delay, hold_until > now() + interval '40 minutes' AS hold FROM lease_lock WHERE resource = 'opts';
-SELECT granted, reason FROM lease_request('opts', '1 hour', 'ann', if_own => 'renew', payload => 'null', lock_delay => '0', min_hold => '0');
-SELECT payload, lock_delay, hold_until FROM lease_lock WHERE resource = 'opts';
+SELECT payload, hold_until > now() + interval '20 minutes' AS hold FROM lease_lock WHERE resource = 'opts';
+SELECT granted, reason FROM lease_request('opts', '1 hour', 'ann', if_own => 'renew', payload => '2', min_hold => '50 minutes');
+SELECT payload, hold_until > now() + interval '40 minutes' AS hold FROM lease_lock WHERE resource = 'opts';
+SELECT granted, reason FROM lease_request('opts', '1 hour', 'ann', if_own => 'renew', payload => 'null', min_hold => '0');
+SELECT payload, hold_until FROM lease_lock WHERE resource = 'opts';
 -- count: see request.sql
 SELECT granted, reason FROM lease_request('opts', '1 hour', 'ann', if_own => 'count');
 -- in another mode it is refused

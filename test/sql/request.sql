@@ -102,7 +102,7 @@ SELECT * FROM error_of($$ SELECT lease_request('often', '1 hour', 'ann', if_own 
 TRUNCATE lease_lock;
 SELECT granted FROM lease_request('job', '1 hour', 'ann', min_hold => '30 minutes');
 SELECT lease_release('job', 'ann'), lease_release('job', 'ann') AS again, lease_token('job', 'ann');
-SELECT owner, state, expires_in BETWEEN '29 minutes' AND '30 minutes' AS kept, free_at = expires_at AS free_at, payload FROM lease_status WHERE resource = 'job';
+SELECT owner, state, expires_in BETWEEN '29 minutes' AND '30 minutes' AS kept, payload FROM lease_status WHERE resource = 'job';
 SELECT granted, blocked_by, blocked_for BETWEEN '29 minutes' AND '30 minutes' AS blocked_for FROM lease_request('job', '1 hour', 'ann', if_own => 'count');
 SELECT lease_acquire('job', '1 hour', 'bob'), lease_acquire_shared('job', '1 hour', 'bob'), lease_acquire_permit('job', 9, '1 hour', 'bob'), lease_renew('job', '1 hour', 'ann');
 SET lease_lock.purge_after = 0;
@@ -133,42 +133,9 @@ SELECT granted_at >= :'until' AS not_before FROM lease_status WHERE resource = '
 SELECT granted FROM lease_request('forced', '1 hour', 'zoe', min_hold => '30 minutes');
 SELECT lease_release_all('zoe'), lease_acquire('forced', '1 hour', 'bob') AS kept, lease_break('forced'), lease_acquire('forced', '1 hour', 'bob');
 
--- lock_delay: after an expiry the lease is not granted for that long
-TRUNCATE lease_lock;
-SELECT granted FROM lease_request('slow', '1 hour', 'ann', lock_delay => '30 minutes');
-UPDATE lease_lock SET expires_at = now() - interval '1 minute' WHERE resource = 'slow';
-SELECT owner, state, free_at - expires_at AS delay FROM lease_status WHERE resource = 'slow';
-SELECT granted, blocked_by, blocked_for BETWEEN '28 minutes' AND '29 minutes' AS blocked_for FROM lease_request('slow', '1 hour', 'bob');
-SELECT granted FROM lease_request('slow', '1 hour', 'ann', if_own => 'count');
-SELECT lease_acquire_shared('slow', '1 hour', 'bob'), lease_acquire_all(ARRAY['slow', 'quick'], '1 hour', 'bob'), lease_acquire_any(ARRAY['slow'], '1 hour', 'bob'), lease_token('slow', 'ann'), lease_renew('slow', '1 hour', 'ann');
-SELECT lease_purge();
-UPDATE lease_lock SET expires_at = now() - interval '31 minutes' WHERE resource = 'slow';
-SELECT lease_acquire('slow', '1 hour', 'bob');
--- not after a release, and not for the next holder
-SELECT granted FROM lease_request('slow2', '1 hour', 'ann', lock_delay => '30 minutes');
-SELECT lease_release('slow2', 'ann'), lease_acquire('slow2', '1 hour', 'bob');
-UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'slow2';
-SELECT lease_acquire('slow2', '1 hour', 'carl');
--- a release after the expiry ends the delay
-SELECT granted FROM lease_request('slow3', '1 hour', 'ann', lock_delay => '30 minutes');
-UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'slow3';
-SELECT lease_acquire('slow3', '1 hour', 'bob'), lease_release('slow3', 'ann'), lease_acquire('slow3', '1 hour', 'bob');
--- of a permit, and of a reader
-SELECT granted FROM lease_request('slow4', '1 hour', 'ann', mode => 'permit', permits => 1, lock_delay => '30 minutes');
-UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'slow4' AND slot > 0;
-SELECT lease_acquire_permit('slow4', 1, '1 hour', 'bob') AS one, lease_acquire('slow4', '1 hour', 'bob') AS exclusive, lease_acquire_permit('slow4', 2, '1 hour', 'bob') AS two;
--- the owner of the expired permit is refused like any other
-SELECT lease_acquire_permit('slow4', 2, '1 hour', 'ann') AS two, lease_acquire_permit('slow4', 3, '1 hour', 'ann') AS three;
--- ended by an administrator
-SELECT lease_break('slow4'), lease_acquire('slow4', '1 hour', 'carl');
--- a waiter waits for the end of the delay
-SELECT granted FROM lease_request('slow5', '1 microsecond', 'ann', lock_delay => '100 ms');
-SELECT free_at AS free FROM lease_status WHERE resource = 'slow5' \gset
-SELECT lease_acquire('slow5', '1 hour', 'bob', '1 minute');
-SELECT granted_at >= :'free' AS not_before FROM lease_status WHERE resource = 'slow5';
--- the longest delay
-SELECT granted FROM lease_request('longest', '100000 years', 'ann', lock_delay => '100000 years', min_hold => '100000 years');
-SELECT state, expires_in > '90000 years' AS expires_in, expires_at, free_at FROM lease_status WHERE resource = 'longest';
+-- the longest
+SELECT granted FROM lease_request('longest', '100000 years', 'ann', min_hold => '100000 years');
+SELECT state, expires_in > '90000 years' AS expires_in, expires_at FROM lease_status WHERE resource = 'longest';
 RESET lease_lock.purge_after;
 
 -- payload: kept with the lease, through renewals, until it is released; shown to those who have the privileges of its role
@@ -237,13 +204,10 @@ SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'an
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', if_own => NULL) $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', min_hold => '-1 s') $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', min_hold => '61 minutes') $$);
-SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', lock_delay => '-1 s') $$);
-SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', lock_delay => '100001 years') $$);
-SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', lock_delay => '178000000 years') $$);
 SELECT count(*) FROM lease_lock WHERE resource = 'door';
 -- NULL is the same as leaving an option out
-SELECT granted FROM lease_request('door', '1 hour', 'ann', min_hold => NULL, lock_delay => NULL, payload => NULL, permits => NULL);
-SELECT granted FROM lease_request('zero', '1 hour', 'ann', min_hold => '0', lock_delay => '0', wait => '0');
+SELECT granted FROM lease_request('door', '1 hour', 'ann', min_hold => NULL, payload => NULL, permits => NULL);
+SELECT granted FROM lease_request('zero', '1 hour', 'ann', min_hold => '0', wait => '0');
 \pset expanded off
 BEGIN READ ONLY;
 SELECT lease_request('free', '1 hour', 'ann');

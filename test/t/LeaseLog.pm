@@ -21,7 +21,7 @@ my $functions = q{
 -- comes from the lock table, so that the log depends on no clock but lease
 -- time.
 CREATE TABLE granted (token bigint PRIMARY KEY, resource text, slot int, mode "char", permits int, owner text,
-	granted_at timestamptz, expires_at timestamptz, lock_delay interval, transferred boolean);
+	granted_at timestamptz, expires_at timestamptz, transferred boolean);
 CREATE TABLE extended (n bigint GENERATED ALWAYS AS IDENTITY, token bigint, expires_at timestamptz);	-- or shortened
 CREATE TABLE ended (token bigint PRIMARY KEY, given_back_at timestamptz, free_at timestamptz);
 CREATE TABLE tried (what text, done boolean);
@@ -29,7 +29,7 @@ CREATE TABLE tried (what text, done boolean);
 CREATE FUNCTION note_granted(resources text[], o text, permits int, transferred boolean DEFAULT false) RETURNS void
 LANGUAGE sql AS $$
 	INSERT INTO granted SELECT token, resource, slot, mode, CASE mode WHEN 'p' THEN permits END, owner, granted_at, expires_at,
-		lock_delay * interval '1 microsecond', transferred
+		transferred
 	FROM lease_lock WHERE resource = ANY (resources) AND owner = o AND xid = pg_current_xact_id()
 	ON CONFLICT DO NOTHING;
 $$;
@@ -107,8 +107,7 @@ BEGIN
 		ELSE
 			SELECT q.granted, q.token INTO done, token
 				FROM lease_request(r, ttl, o, wait, mode, permits, if_own => CASE WHEN random() < 0.5 THEN 'count' ELSE 'refuse' END,
-					min_hold => CASE WHEN random() < 0.2 THEN least(ttl, interval '2 ms') END,
-					lock_delay => CASE WHEN random() < 0.2 THEN interval '2 ms' END) AS q;
+					min_hold => CASE WHEN random() < 0.2 THEN least(ttl, interval '2 ms') END) AS q;
 			IF done THEN
 				PERFORM note_extended(r, o);
 			END IF;
@@ -202,7 +201,7 @@ WITH l AS (
 )
 SELECT l.token, resource, slot, mode, permits, owner, granted_at,
 	least(coalesce(e.expires_at, l.expires_at), given_back_at, handed_over_at) AS held_until,
-	least(coalesce(free_at, coalesce(e.expires_at, l.expires_at) + lock_delay), handed_over_at) AS free_at
+	least(coalesce(free_at, e.expires_at, l.expires_at), handed_over_at) AS free_at
 FROM l LEFT JOIN e USING (token) LEFT JOIN ended USING (token);
 
 CREATE VIEW beside_exclusive AS

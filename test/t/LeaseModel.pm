@@ -22,7 +22,7 @@ sub outcomes
 {
 	return ((map { ("$_ granted", "$_ refused") } 'exclusive', 'shared', 'permit', 'all', 'any'),
 		(map { ("$_ done", "$_ not done") } 'release', 'renew', 'transfer', 'break'),
-		'granted again', 'released once of several', 'kept by min_hold', 'delayed by lock_delay',
+		'granted again', 'released once of several', 'kept by min_hold',
 		'late release', 'taken over', 'transfer to a holder', 'transaction undone', 'savepoint undone');
 }
 
@@ -52,7 +52,6 @@ my %rules = (
 
 		# one of several holders, if any is known
 		delete $right{"f,$until"} if keys %right > 1;
-		$count->{'delayed by lock_delay'}++ if grep { $_->{end} <= $s->{now} } @blockers;
 		return $right{$answer} ? undef : join(' or ', sort keys %right);
 	},
 
@@ -110,7 +109,6 @@ my %rules = (
 		{
 			$_->{owner} = $_->{payload} = undef;
 			$_->{end} = min($_->{end}, $s->{now});
-			$_->{delay} = 0;
 		}
 		return yes_or_no($answer, scalar @taken, 'break');
 	});

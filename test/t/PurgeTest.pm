@@ -59,8 +59,8 @@ sub add_ended
 	my ($node, $dbname, $count) = @_;
 
 	$node->safe_psql($dbname, qq{
-		INSERT INTO lease_lock (resource, owner, token, granted_at, expires_at, role, xid, mode, holds, lock_delay)
-		SELECT 'ended ' || n, 'o', 0, t, t, 10, pg_current_xact_id(), 'x', 1, 0
+		INSERT INTO lease_lock (resource, owner, token, granted_at, expires_at, role, xid, mode, holds)
+		SELECT 'ended ' || n, 'o', 0, t, t, 10, pg_current_xact_id(), 'x', 1
 		FROM generate_series(1, $count) AS n, CAST('2000-01-01' AS timestamptz) AS t
 		ON CONFLICT DO NOTHING;
 		SELECT lease_acquire('held', '1 day', 'o');

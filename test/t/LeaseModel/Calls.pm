@@ -61,7 +61,6 @@ sub random_request
 		permits => $mode eq 'permit' ? one_of(1, 2, 3) : undef,
 		if_own => one_of('refuse', 'renew', 'count'),
 		min_hold => one_of(undef, $call->{ttl}, int($call->{ttl} / 2)) || undef,
-		lock_delay => one_of(undef, undef, 1, 3),
 		payload => one_of(undef, undef, '1', '2')
 	};
 }
@@ -111,7 +110,7 @@ sub sql
 	{
 		return "SELECT ask($resource, " . join(', ', hours($call->{ttl}), $owner, $call->{wait} // q{'0'},
 			"'$call->{mode}'", $call->{permits} // 'NULL', "'$call->{if_own}'", hours($call->{min_hold}),
-			hours($call->{lock_delay}), defined $call->{payload} ? "'$call->{payload}'" : 'NULL') . ')';
+			defined $call->{payload} ? "'$call->{payload}'" : 'NULL') . ')';
 	}
 	return "SELECT lease_renew($resource, " . hours($call->{ttl}) . ", $owner)" if $name eq 'renew';
 	return "SELECT lease_transfer($resource, $owner, '$call->{new_owner}')" if $name eq 'transfer';

@@ -17,10 +17,9 @@ our $count;	# of outcomes, by name
 # and those at BEGIN and at each savepoint.
 #
 # A lease has an owner (or none: released, and kept for a while), a mode, the
-# hour when it ends, its number of holds, a delay, the hour until which a
-# release keeps it, and its token if that was seen, else the token that it is
-# after.
-my @of_lease = ('owner', 'mode', 'end', 'holds', 'delay', 'hold', 'payload', 'token', 'after');
+# hour when it ends, its number of holds, the hour until which a release keeps
+# it, and its token if that was seen, else the token that it is after.
+my @of_lease = ('owner', 'mode', 'end', 'holds', 'hold', 'payload', 'token', 'after');
 
 sub leases
 {
@@ -95,18 +94,11 @@ sub replacements
 	} grep { !taken(leases()->[$_]) } 0 .. $n - 1;
 }
 
-sub free_at
-{
-	my ($lease) = @_;
-
-	return $lease->{end} + $lease->{delay};
-}
-
 sub taken
 {
 	my ($lease) = @_;
 
-	return free_at($lease) > $s->{now};
+	return $lease->{end} > $s->{now};
 }
 
 sub held
@@ -156,7 +148,7 @@ sub blockers
 sub blocked_until
 {
 	my ($call, @blockers) = @_;
-	my @ends = sort { $a <=> $b } map { free_at($_) } @blockers;
+	my @ends = sort { $a <=> $b } map { $_->{end} } @blockers;
 
 	return $call->{mode} eq 'exclusive' ? $ends[-1] : $ends[0];
 }
@@ -192,7 +184,6 @@ sub grant
 		mode => $call->{mode},
 		end => $s->{now} + $call->{ttl},
 		holds => 1,
-		delay => $call->{lock_delay} // 0,
 		hold => defined $call->{min_hold} ? $s->{now} + $call->{min_hold} : 0,
 		payload => $call->{payload},
 		after => $s->{token}
@@ -226,7 +217,6 @@ sub renew_as_requested
 
 	$own->{end} = $s->{now} + $call->{ttl};
 	$own->{hold} = $s->{now} + $call->{min_hold} if defined $call->{min_hold};
-	$own->{delay} = $call->{lock_delay} if defined $call->{lock_delay};
 	$own->{payload} = $call->{payload} if defined $call->{payload};
 	$count->{'renewed by a request'}++;
 	return $own;
@@ -240,7 +230,6 @@ sub finish
 	$count->{'late release'}++ unless held($lease);
 	$lease->{owner} = $lease->{payload} = undef;
 	$lease->{end} = min($lease->{end}, $free_at);
-	$lease->{delay} = 0;
 	$count->{'kept by min_hold'}++ if taken($lease);
 }
 
@@ -279,7 +268,7 @@ sub state
 
 	return join ' ', sort map {
 		join ',', $resource, (defined $_->{owner} ? ($_->{mode}, $_->{owner}, $_->{holds}) : ()),
-		  free_at($_) - $s->{now}, $_->{payload} // ()
+		  $_->{end} - $s->{now}, $_->{payload} // ()
 	} grep { taken($_) } @{ leases() };
 }
 

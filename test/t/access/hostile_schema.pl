@@ -163,7 +163,7 @@ my %call = (
 	lease_acquire_permit => q{SELECT evil.lease_acquire_permit('p', '1', '1 hour', 'o'), evil.lease_acquire_permit('p', '1', '1 hour', 'p', '1 ms')},
 	lease_acquire_all => q{SELECT evil.lease_acquire_all('{a,b}', '1 hour', 'o'), evil.lease_acquire_all('{a,b}', '1 hour', 'p', '1 ms')},
 	lease_acquire_any => q{SELECT evil.lease_acquire_any('{a,c}', '1 hour', 'o'), evil.lease_acquire_any('{a,c}', '1 hour', 'p', '1 ms')},
-	lease_request => q{SELECT * FROM evil.lease_request('r', '1 hour', 'p'); SELECT * FROM evil.lease_request('q', '1 hour', 'o', payload => '{}', lock_delay => '1 s', min_hold => '1 s')},
+	lease_request => q{SELECT * FROM evil.lease_request('r', '1 hour', 'p'); SELECT * FROM evil.lease_request('q', '1 hour', 'o', payload => '{}', min_hold => '1 s')},
 	lease_wait => q{CALL evil.lease_wait('w', '1 hour', 'o', '1 ms', NULL); CALL evil.lease_wait('w', '1 hour', 'o', '1 ms', NULL, NULL, NULL)},
 	lease_renew => q{SELECT evil.lease_renew('r', '1 hour', 'o'), evil.lease_renew('r', '1 hour', 'o', '1')},
 	lease_renew_several => q{SELECT evil.lease_renew_several('{a,b}'::pg_catalog.text[], '1 hour', 'o')},

@@ -60,7 +60,6 @@ refused('limited', q{CALL lease_wait('r', '1 hour', 'o', '1 s')}, '22023', $too_
 is(as('free', q{SELECT lease_acquire('f', '100000 years', 'o')}), 't', 'ttl: other roles have no limit');
 is(as('limited', q{SELECT lease_acquire('r', '250 ms', 'o')}, 'strict'), 't', 'ttl: the limit of a database');
 is(as('free', q{SELECT lease_acquire('r2', '250 ms', 'o')}, 'strict'), 't', 'ttl: for every role');
-refused('limited', q{SELECT lease_request('r', '1 s', 'o', lock_delay => '2 min')}, '22023', 'lock_delay of the lease on "r" is longer than allowed', 'ttl: nor is it withheld for longer after its end');
 refused('free', q{SELECT lease_acquire('r2', '250.001 ms', 'o')}, '22023', 'lease_lock.max_ttl" is 250ms', 'ttl: beyond it, by a microsecond', 'strict');
 is($node->safe_psql('postgres', q{SET lease_lock.max_ttl = '30 d'; SELECT lease_acquire('x', '30 days', 'o'); SHOW lease_lock.max_ttl}),
 	"t\n30d", 'ttl: a month can be a limit');

@@ -118,7 +118,7 @@ SELECT lease_acquire_permit('n', 0, '1 hour', 'r')
 SELECT COLUMNS FROM lease_request('a', '1 hour', 'o', mode => 'shared')
 SELECT COLUMNS FROM lease_request('a', '1 hour', 'p', '1 ms')
 SELECT COLUMNS FROM lease_request('a', '1 hour', 'p', mode => 'none')
-SELECT COLUMNS FROM lease_request('y', '1 hour', 'p', min_hold => '1 ms', lock_delay => '1 ms', payload => '{"a": [1, "é"]}')
+SELECT COLUMNS FROM lease_request('y', '1 hour', 'p', min_hold => '1 ms', payload => '{"a": [1, "é"]}')
 SELECT resource, slot, mode, owner, state, holds, role, payload FROM lease_status WHERE state = 'held' ORDER BY resource COLLATE "C", slot
 SELECT lease_acquire_all(ARRAY['{t}1', '{t}2'], '1 hour', 'o'), lease_acquire_all(ARRAY['{t}2', '{t}3'], '1 hour', 'p', '1 ms'), lease_acquire('{t}3', '1 hour', 'q')
 SELECT lease_acquire_all(ARRAY['{t}1', NULL], '1 hour', 'o')

@@ -46,8 +46,8 @@ becomes_true($node, 'postgres',
 # Stop the worker in the middle of a batch.
 # An exclusive lease, and two permits, on neighbouring rows.
 my $add = q{
-	INSERT INTO lease_lock (resource, slot, owner, token, granted_at, expires_at, role, xid, mode, holds, lock_delay)
-	SELECT v.name || ' ' || n, v.slot, 'o' || v.slot, 0, t, t, 10, pg_current_xact_id(), v.mode, 1, 0
+	INSERT INTO lease_lock (resource, slot, owner, token, granted_at, expires_at, role, xid, mode, holds)
+	SELECT v.name || ' ' || n, v.slot, 'o' || v.slot, 0, t, t, 10, pg_current_xact_id(), v.mode, 1
 	FROM generate_series(1, 10000) AS n, CAST('2000-01-01' AS timestamptz) AS t,
 		(VALUES ('ended', 0, 'x'), ('permit', 1, 'p'), ('permit', 2, 'p')) AS v(name, slot, mode)
 	ON CONFLICT DO NOTHING};

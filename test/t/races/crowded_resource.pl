@@ -19,8 +19,8 @@ sub crowd
 	my ($resource, $many, $expires) = @_;
 
 	$node->safe_psql('postgres', qq{
-		INSERT INTO lease_lock (resource, slot, owner, token, granted_at, expires_at, role, xid, mode, holds, lock_delay)
-		SELECT '$resource', n, 'holder ' || n, n, '2000-01-01', '$expires', 'postgres'::regrole, pg_current_xact_id(), 's', 1, 0
+		INSERT INTO lease_lock (resource, slot, owner, token, granted_at, expires_at, role, xid, mode, holds)
+		SELECT '$resource', n, 'holder ' || n, n, '2000-01-01', '$expires', 'postgres'::regrole, pg_current_xact_id(), 's', 1
 		FROM generate_series(1, $many) AS n;
 		SELECT setval('lease_token_seq', 100000);
 		VACUUM ANALYZE lease_lock;

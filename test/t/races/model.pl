@@ -50,24 +50,24 @@ $node->safe_psql('postgres', q{
 	$$;
 
 	CREATE FUNCTION ask(r text, ttl interval, o text, wait interval, mode text, permits int, if_own text,
-		min_hold interval, lock_delay interval, payload jsonb) RETURNS text LANGUAGE sql AS $$
+		min_hold interval, payload jsonb) RETURNS text LANGUAGE sql AS $$
 		SELECT concat_ws(',', granted, token, hours(expires_at - clock_timestamp()), blocked_by, hours(blocked_for))
-		FROM lease_request(r, ttl, o, wait, mode, permits, if_own, min_hold, lock_delay, payload);
+		FROM lease_request(r, ttl, o, wait, mode, permits, if_own, min_hold, payload);
 	$$;
 
 	-- What is not free.
 	CREATE FUNCTION state() RETURNS text LANGUAGE sql AS $$
 		SELECT string_agg(s, ' ' ORDER BY s COLLATE "C") FROM (
 			SELECT concat_ws(',', resource, CASE WHEN state <> 'released' THEN mode || ',' || owner || ',' || holds END,
-				hours(free_at - clock_timestamp()), payload::text) AS s
-			FROM lease_status WHERE free_at > clock_timestamp()) AS l;
+				hours(expires_at - clock_timestamp()), payload::text) AS s
+			FROM lease_status WHERE expires_at > clock_timestamp()) AS l;
 	$$;
 
 	-- What purge should have removed, and did not.
 	CREATE FUNCTION purge() RETURNS text LANGUAGE plpgsql AS $$
 	BEGIN
 		PERFORM lease_purge();
-		RETURN count(*) FROM lease_lock WHERE expires_at + lock_delay * interval '1 microsecond' <= clock_timestamp();
+		RETURN count(*) FROM lease_lock WHERE expires_at <= clock_timestamp();
 	END $$;
 });
 

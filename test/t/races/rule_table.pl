@@ -17,8 +17,8 @@ use Test::More;
 
 # A row has a version that is committed (before), and maybe one that an open transaction
 # wrote (after), or a row lock. A version is absent, or a lease of an owner or a tombstone
-# (free, or kept by min_hold). A lease is held, has expired, or is delayed: it has
-# expired, but its lock_delay has not. A renewal keeps the lease, everything else ends it.
+# (free, or kept by min_hold). A lease is held, or has expired. A renewal keeps the lease,
+# everything else ends it.
 my $absent = { state => 'absent' };
 my $free = { state => 'free' };
 my $kept = { state => 'kept' };
@@ -43,7 +43,7 @@ sub all_states
 	}
 	foreach my $owner ('me', 'other')
 	{
-		foreach my $state ('held', 'expired', 'delayed')
+		foreach my $state ('held', 'expired')
 		{
 			push @states, map { { before => lease($state, $owner), %$_ } } @locks, @grants, { after => $absent }, { after => $free };
 		}
@@ -74,14 +74,14 @@ sub describe
 # --- the rules ----------------------------------------------------------------
 
 # An open change is an obstacle, unless the row is nothing before and after it.
-# Otherwise a lease is an obstacle while it is held or delayed, and so is a kept
+# Otherwise a lease is an obstacle while it is held, and so is a kept
 # tombstone. An expired lease is an obstacle while a transaction relies on it.
 sub in_the_way
 {
 	my ($row) = @_;
 
 	return grep { $_->{state} !~ /^(absent|free)$/ } $row->{before}, $row->{after} if $row->{after};
-	return $row->{before}{state} =~ /^(held|delayed|kept)$/ || $row->{before}{state} eq 'expired' && $row->{lock};
+	return $row->{before}{state} =~ /^(held|kept)$/ || $row->{before}{state} eq 'expired' && $row->{lock};
 }
 
 # A renewal writes no key, so it can be written beside FOR KEY SHARE.
@@ -175,9 +175,8 @@ sub columns
 	my ($version) = @_;
 	my $owner = defined $version->{owner} ? "'$version->{owner}'" : 'NULL';
 	my $expires = $version->{state} =~ /^(held|kept)$/ ? "now() + interval '1 h'" : "now() - interval '1 h'";
-	my $delay = $version->{state} eq 'delayed' ? 7200 * 1_000_000 : 0;
 
-	return "$owner, $expires, nextval('lease_token_seq'), $delay";
+	return "$owner, $expires, nextval('lease_token_seq')";
 }
 
 # SQL that makes what is committed, and SQL for the open transaction.
@@ -187,7 +186,7 @@ sub sql
 	my $mode = { exclusive => 'x', shared => 's', permit => 'p' }->{ $row->{mode} };
 	my $key = "resource = '$resource' AND slot = $slot";
 	my $insert = sub {
-		return 'INSERT INTO lease_lock (owner, expires_at, token, lock_delay, resource, slot, granted_at, xid, role, mode, holds) VALUES ('
+		return 'INSERT INTO lease_lock (owner, expires_at, token, resource, slot, granted_at, xid, role, mode, holds) VALUES ('
 		  . columns($_[0]) . ", '$resource', $slot, now(), pg_current_xact_id(), 10, '$mode', 1);\n";
 	};
 	my $before = $row->{before}{state} eq 'absent' ? '' : $insert->($row->{before});
@@ -197,7 +196,7 @@ sub sql
 	  : $row->{before} == $absent ? $insert->($row->{after})
 	  : $row->{after} == $absent ? "DELETE FROM lease_lock WHERE $key;\n"
 	  : $row->{renewed} ? "UPDATE lease_lock SET expires_at = now() + interval '2 h' WHERE $key;\n"
-	  : "UPDATE lease_lock SET (owner, expires_at, token, lock_delay) = (SELECT " . columns($row->{after}) . ") WHERE $key;\n";
+	  : "UPDATE lease_lock SET (owner, expires_at, token) = (SELECT " . columns($row->{after}) . ") WHERE $key;\n";
 
 	return ($before, $open);
 }

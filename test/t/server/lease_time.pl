@@ -104,14 +104,13 @@ foreach my $step (3600, -3600)
 	look($node, qq{SELECT lease_acquire('short', '$ttl s', 'o'), lease_acquire('waited', '$ttl s', 'o')});
 	look($node, qq{SELECT granted FROM lease_request('min_hold', '1 hour', 'o', min_hold => '$ttl s')});
 	look($node, q{SELECT lease_release('min_hold', 'o')});
-	look($node, qq{SELECT granted FROM lease_request('lock_delay', '1 s', 'o', lock_delay => interval '$ttl s' - '1 s')});
 	my $all_at = seconds();
 	send_to_wait($node, $waiter, q{SELECT lease_acquire('waited', '1 hour', 'w', '10 min')});
 	$renewer->query_safe(q{BEGIN; SELECT lease_renew('renewed', '10 min', 'o')});
 	step_clock($step);
 
-	my $held = q{SELECT lease_acquire('short', '1 min', 't'), lease_acquire('min_hold', '1 min', 't'), lease_acquire('lock_delay', '1 min', 't'), lease_acquire('long', '1 min', 't')};
-	is(look($node, $held), 'f|f|f|f', "$name: nothing ends early");
+	my $held = q{SELECT lease_acquire('short', '1 min', 't'), lease_acquire('min_hold', '1 min', 't'), lease_acquire('long', '1 min', 't')};
+	is(look($node, $held), 'f|f|f', "$name: nothing ends early");
 	is(look($node, q{SELECT lease_renew('short', '1 microsecond', 'o'), lease_token('long', 'o') > 0}), 't|t', "$name: the holders have their leases");
 	is(look($node, q{SELECT lease_renew('over', '1 hour', 'gone'), lease_token('over', 'gone') IS NULL}), 'f|t', "$name: what was over stays over");
 	look($node, q{SELECT lease_purge()});
@@ -129,8 +128,8 @@ foreach my $step (3600, -3600)
 	cmp_ok(seconds() - $begun, '>=', $ttl, "$name: not before it ended");
 	cmp_ok(seconds() - $all_at, '<', $ttl + $WaitTest::LIMIT, "$name: and not an hour later");
 	sleep_until($all_at + $ttl);
-	is(look($node, q{SELECT lease_acquire('short', '1 min', 't'), lease_acquire('min_hold', '1 min', 't'), lease_acquire('lock_delay', '1 min', 't')}),
-		't|t|t', "$name: all ends on time");
+	is(look($node, q{SELECT lease_acquire('short', '1 min', 't'), lease_acquire('min_hold', '1 min', 't')}),
+		't|t', "$name: all ends on time");
 
 	# A row that ended is purged by lease time, too.
 	look($node, 'ALTER SYSTEM SET lease_lock.purge_after = 0');

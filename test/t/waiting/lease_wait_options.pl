@@ -27,8 +27,8 @@ is($session->query_safe(q{CALL lease_wait('r', '1 hour', 'c', '100 ms', mode => 
 is($session->query_safe(q{SELECT lease_release('r', 'a')}), 't', 'one is released');
 like($session->query_safe(q{CALL lease_wait('r', '1 hour', 'b', '0', mode => 'permit', permits => 2, if_own => 'count')}), qr/^t\|/, 'again to the same owner');
 is($session->query_safe(q{SELECT holds FROM lease_status}), 2, 'counted');
-like($session->query_safe(q{CALL lease_wait('s', '1 hour', 'b', '0', mode => 'shared', min_hold => '1 min', lock_delay => '2 min')}), qr/^t\|/, 'shared');
-is($session->query_safe(q{SELECT free_at - expires_at FROM lease_status WHERE resource = 's'}), '00:02:00', 'with a delay');
+like($session->query_safe(q{CALL lease_wait('s', '1 hour', 'b', '0', mode => 'shared', min_hold => '1 min')}), qr/^t\|/, 'shared');
+is($session->query_safe(q{SELECT hold_until - granted_at FROM lease_lock WHERE resource = 's'}), '00:01:00', 'with min_hold');
 session_fails($session, q{CALL lease_wait('r', '1 hour', 'c', '0', NULL, NULL, NULL, 'any')}, '22023', 'mode of the lease', 'an unknown mode');
 session_fails($session, q{CALL lease_wait('r', '1 hour', 'c', '0', NULL, NULL, NULL, 'shared', 3)}, '22023', 'can be given only with mode permit', 'permits without their mode');
 session_fails($session, q{CALL lease_wait('r', '1 hour', 'c', '0', if_own => NULL)}, '22004', 'if_own', 'if_own is unknown');
