@@ -117,7 +117,7 @@ list_waiter(List *listed, LeaseStore *store, const Waiter *waiter)
 	{
 		const ListedWaiter *other = lfirst(cell);
 
-		if (other->waiter->info.nresources == 1 && other->waiter->entry[0].hash == waiter->entry[0].hash)
+		if (other->waiter->info.nresources == 1 && other->waiter->entry[0].line.number == waiter->entry[0].line.number)
 			before = other;
 	}
 	new->position = before != NULL ? before->position + 1 : 1;

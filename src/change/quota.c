@@ -131,6 +131,30 @@ is_counted(const Lease *lease, const void *arg)
 	return is_owner(lease, counted->owner) && lease->role == counted->role && is_held(lease, counted->now);
 }
 
+/* Of an entry of the hash table of resources, which begins with a pointer to its name. */
+static uint32
+hash_resource(const void *key, Size size)
+{
+	return (uint32) hash_text(*(const text *const *) key, 0);
+}
+
+static int
+differ(const void *a, const void *b, Size size)
+{
+	return same_text(*(const text *const *) a, *(const text *const *) b) ? 0 : 1;
+}
+
+/* Add a resource to the table, unless it has the name. */
+static void
+add_resource(HTAB *resources, const text *resource)
+{
+	bool		found;
+	text	  **entry = hash_search(resources, &resource, HASH_ENTER, &found);
+
+	if (!found)
+		*entry = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(resource));
+}
+
 /*
  * Count the leases of an owner and role, and stop above the limit. A lease
  * counts once, even if several versions of its row, or several slots of its
@@ -144,16 +168,14 @@ count_leases(const text *owner, Oid role, int64 limit)
 	StoreScan  *scan = store_scan(store, SCAN_POSSIBLE, is_counted, &counted);
 	Lease		lease;
 	ItemPointerData tid;
-	HASHCTL		control = {.keysize = sizeof(uint64),.entrysize = sizeof(uint64),.hcxt = CurrentMemoryContext};
-	HTAB	   *resources = hash_create("leases of an owner", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	HASHCTL		control = {.keysize = sizeof(text *),.entrysize = sizeof(text *),
+		.hash = hash_resource,.match = differ,.hcxt = CurrentMemoryContext};
+	HTAB	   *resources = hash_create("leases of an owner", 64, &control,
+										HASH_ELEM | HASH_FUNCTION | HASH_COMPARE | HASH_CONTEXT);
 	int64		count;
 
 	while ((count = hash_get_num_entries(resources)) <= limit && store_next(scan, &lease, &tid))
-	{
-		uint64		hash = hash_text(lease.resource, 0);
-
-		hash_search(resources, &hash, HASH_ENTER, NULL);
-	}
+		add_resource(resources, lease.resource);
 	hash_destroy(resources);
 	store_end_scan(scan);
 	store_close(store);

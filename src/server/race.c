@@ -17,6 +17,7 @@
 
 static char *stop_at = NULL;
 static int	stop_lock = 7;
+int			race_hashes = 0;
 
 void
 race_init(void)
@@ -35,6 +36,14 @@ race_init(void)
 							&stop_lock,
 							7, 1, PG_INT32_MAX,
 							PGC_USERSET,
+							0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("lease_lock.hashes",
+							"Number of different hashes of resources in the wait queue.",
+							"0 means all. The session that creates the shared memory decides.",
+							&race_hashes,
+							0, 0, INT_MAX,
+							PGC_SIGHUP,
 							0,
 							NULL, NULL, NULL);
 }

@@ -71,11 +71,14 @@ extern char *role_name(Oid role);
 #ifdef LEASE_LOCK_RACES
 #define RACE_POINT(name) race_point(name)
 #define RACE_INIT() race_init()
+#define RACE_HASHES race_hashes
+extern int	race_hashes;		/* of the wait queue: so few different ones; 0: all */
 extern void race_init(void);
 extern void race_point(const char *name);
 #else
 #define RACE_POINT(name) ((void) 0)
 #define RACE_INIT() ((void) 0)
+#define RACE_HASHES 0
 #endif
 
 #endif							/* LEASE_LOCK_SERVER_H */

@@ -98,7 +98,7 @@ wait_announce(text **resources, int nresources, const LeaseRequest *request, boo
 	{
 		if (commits)
 			tell_wanted(resources[i], request->owner, GetUserId(), request->mode);
-		else if (waiter != NULL && i < waiter->info.nnamed && watches_of(EVENT_WANTED, resources[i]) != NIL)
+		else if (waiter != NULL && i < waiter->info.nlines && watches_of(EVENT_WANTED, resources[i]) != NIL)
 		{
 			ask_announcer(waiter);
 			break;
@@ -145,7 +145,7 @@ announce(Waiter *waiter, uint64 ticket)
 {
 	const Waiter *copy = queue_copy(waiter, ticket);
 
-	for (int i = 0; copy != NULL && i < copy->info.nnamed; i++)
+	for (int i = 0; copy != NULL && i < copy->info.nlines; i++)
 		tell_wanted(named_resource(&copy->info, i),
 					cstring_to_text_with_len(copy->info.owner, copy->info.owner_length),
 					copy->info.role, copy->info.mode);

@@ -74,7 +74,7 @@ typedef struct Edge
 /* A waiter in one of its lines. */
 typedef struct Place
 {
-	uint64		hash;			/* of the line */
+	uint64		line_number;	/* which no other line has */
 	uint64		turn;
 	TurnState	state;
 	TransactionId awaited;		/* that refused it */
@@ -106,7 +106,7 @@ typedef struct Search
 static WaitNode *
 find_node(Search *search, int pid, const Lease *lease)
 {
-	for (uint64 key = lease == NULL ? (uint64) pid : hash_text(lease->owner, lease->role);; key++)
+	for (uint64 key = lease == NULL ? (uint64) pid : hash_text(lease->owner, wait_queue->seed + lease->role);; key++)
 	{
 		bool		found;
 		WaitNode   *node = hash_search(search->named, &key, HASH_ENTER, &found);
@@ -175,8 +175,8 @@ compare_places(const void *a, const void *b)
 	const Place *x = a;
 	const Place *y = b;
 
-	if (x->hash != y->hash)
-		return x->hash < y->hash ? -1 : 1;
+	if (x->line_number != y->line_number)
+		return x->line_number < y->line_number ? -1 : 1;
 	return x->turn < y->turn ? -1 : x->turn > y->turn;
 }
 
@@ -211,7 +211,7 @@ list_places(Search *search)
 			Place	   *place = &search->places[search->nplaces++];
 
 			*place = (Place) {.process = process, .line = line};
-			place->hash = waiter->entry[line].hash;
+			place->line_number = waiter->entry[line].line.number;
 			place->turn = entry_turn(&waiter->entry[line]);
 			place->state = entry_state(&waiter->entry[line]);
 			place->awaited = waiter->entry[line].awaited;
@@ -222,7 +222,7 @@ list_places(Search *search)
 	qsort(search->places, search->nplaces, sizeof(Place), compare_places);
 	for (Place *place = search->places; place < search->places + search->nplaces; place++)
 	{
-		bool		first = place == search->places || place[-1].hash != place->hash;
+		bool		first = place == search->places || place[-1].line_number != place->line_number;
 
 		place->first = first ? place : place[-1].first;
 		place->awaited_pid = !first && place[-1].awaited == place->awaited ?
@@ -369,7 +369,7 @@ describe_process(Search *search, WaitNode *node)
 	ListCell   *cell;
 
 	add_server_blockers(search, node);
-	if (nlines == 0 || node->looks || node->waiter->info.nnamed < node->waiter->info.nresources)
+	if (nlines == 0 || node->looks || node->waiter->info.nlines < node->waiter->info.nresources)
 		return;
 	node->sleeps = node->edges == NIL && ((const Place *) linitial(node->places))->state != TURN_AWAY;
 	any = add_part(search, node, nlines - 1);

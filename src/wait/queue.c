@@ -36,6 +36,11 @@ create_queue(void *memory, int tranche)
 {
 	WaitQueue  *q = memory;
 
+	if (!pg_strong_random(&q->seed, sizeof(q->seed)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate a random seed")));
+	q->nhashes = RACE_HASHES;
 	pg_atomic_init_u64(&q->last_ticket, 0);
 	pg_atomic_init_u64(&q->announcer_until, 0);
 	pg_atomic_init_u32(&q->announcer, 0);
@@ -62,7 +67,7 @@ create_queue(void *memory, int tranche)
 	}
 }
 
-static const SharedPart queue_part = {"lease_lock queue 5", queue_size, create_queue, (void **) &wait_queue};
+static const SharedPart queue_part = {"lease_lock queue 6", queue_size, create_queue, (void **) &wait_queue};
 
 void
 queue_init(void)
@@ -73,7 +78,9 @@ queue_init(void)
 uint64
 queue_hash(const text *resource)
 {
-	return hash_text(resource, MyDatabaseId);
+	uint64		hash = hash_text(resource, wait_queue->seed + MyDatabaseId);
+
+	return wait_queue->nhashes == 0 ? hash : hash % wait_queue->nhashes;
 }
 
 /*
@@ -85,8 +92,6 @@ queue_hash(const text *resource)
 bool
 queue_may_have(uint64 hash)
 {
-	if (!attach_shared_area())
-		return false;
 	pg_memory_barrier();
 	return bucket_of(hash)->ends.next != NOBODY;
 }
@@ -143,15 +148,69 @@ queue_wake(const Entry *entry)
 		set_latch(entry->waiter);
 }
 
+/*
+ * The name of the resource of a line. If info is no copy, the waiter may begin
+ * another wait meanwhile. Then the name means nothing.
+ */
+static const char *
+name_in_line(const WaiterInfo *info, int line, int *length)
+{
+	int			start = 0;
+
+	for (int i = 0; i < line; i++)
+		start += info->name_length[i];
+	*length = info->name_length[line];
+	return info->names + Min(start, NAMES_SPACE - *length);
+}
+
+text *
+named_resource(const WaiterInfo *info, int line)
+{
+	int			length;
+	const char *name = name_in_line(info, line, &length);
+
+	return cstring_to_text_with_len(name, length);
+}
+
+/* Is this an entry for a resource of this database? The caller is its waiter, or holds the bucket's lock. */
+bool
+queue_is_entry_for(const Entry *entry, const text *resource)
+{
+	const Waiter *waiter = queue_waiter(entry->waiter);
+	int			length;
+	const char *name = name_in_line(&waiter->info, (int) (entry - waiter->entry), &length);
+
+	return waiter->info.database == MyDatabaseId &&
+		length == (int) VARSIZE_ANY_EXHDR(resource) && memcmp(name, VARDATA_ANY(resource), length) == 0;
+}
+
+/* The line for a resource of this database. */
+Line
+queue_find_line(uint64 hash, const text *resource)
+{
+	const Entry *entry = queue_entry(bucket_of(hash)->ends.next);
+
+	while (entry != NULL && (entry->line.hash != hash || !queue_is_entry_for(entry, resource)))
+		entry = queue_entry(entry->link.next);
+	return entry != NULL ? entry->line : (Line) {hash, 0};
+}
+
 /* Find the next entry of a line; after NULL, the first one. */
 Entry *
-queue_next_in_line(const Entry *previous, uint64 hash)
+queue_next_in_line(const Entry *previous, Line line)
 {
-	Entry	   *entry = queue_entry(previous == NULL ? bucket_of(hash)->ends.next : previous->link.next);
+	Entry	   *entry = queue_entry(previous == NULL ? bucket_of(line.hash)->ends.next : previous->link.next);
 
-	while (entry != NULL && entry->hash != hash)
+	while (entry != NULL && entry->line.number != line.number)
 		entry = queue_entry(entry->link.next);
 	return entry;
+}
+
+/* A number that was never used before: of a turn, a line or a wait. */
+static uint64
+next_ticket(void)
+{
+	return pg_atomic_add_fetch_u64(&wait_queue->last_ticket, 1);
 }
 
 static Link *
@@ -164,22 +223,22 @@ void
 queue_append(Entry *entry)
 {
 	int			number = entry_number(entry);
-	Link	   *ends = link_of(entry->hash, NOBODY);
+	Link	   *ends = link_of(entry->line.hash, NOBODY);
 
-	pg_atomic_write_u64(&entry->turn, pg_atomic_add_fetch_u64(&wait_queue->last_ticket, 1));
+	pg_atomic_write_u64(&entry->turn, next_ticket());
 	entry->link = (Link) {ends->previous, NOBODY};
-	link_of(entry->hash, ends->previous)->next = number;
+	link_of(entry->line.hash, ends->previous)->next = number;
 	ends->previous = number;
 }
 
 void
 queue_take_out(Entry *entry)
 {
-	link_of(entry->hash, entry->link.previous)->next = entry->link.next;
-	link_of(entry->hash, entry->link.next)->previous = entry->link.previous;
+	link_of(entry->line.hash, entry->link.previous)->next = entry->link.next;
+	link_of(entry->line.hash, entry->link.next)->previous = entry->link.previous;
 }
 
-/* Describe this backend as a waiter, with as many names of resources as there is space for. */
+/* Describe this backend as a waiter. It has a line for each of the first resources whose names there is space for. */
 static void
 describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseRequest *request, int64 timeout)
 {
@@ -195,33 +254,17 @@ describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseR
 	info->owner_length = VARSIZE_ANY_EXHDR(request->owner);
 	memcpy(info->owner, VARDATA_ANY(request->owner), info->owner_length);
 	info->nresources = nresources;
-	info->nlines = Min(nresources, MAX_LINES);
-	for (info->nnamed = 0; info->nnamed < info->nlines; info->nnamed++)
+	for (info->nlines = 0; info->nlines < Min(nresources, MAX_LINES); info->nlines++)
 	{
-		const text *resource = resources[info->nnamed];
+		const text *resource = resources[info->nlines];
 		int			length = VARSIZE_ANY_EXHDR(resource);
 
 		if (name + length > info->names + sizeof(info->names))
 			break;
 		memcpy(name, VARDATA_ANY(resource), length);
-		info->name_length[info->nnamed] = length;
+		info->name_length[info->nlines] = length;
 		name += length;
 	}
-}
-
-/*
- * The name of the resource of a line. If info is no copy, the waiter may begin
- * another wait meanwhile. Then the text means nothing.
- */
-text *
-named_resource(const WaiterInfo *info, int line)
-{
-	int			start = 0;
-	int			length = info->name_length[line];
-
-	for (int i = 0; i < line; i++)
-		start += info->name_length[i];
-	return cstring_to_text_with_len(info->names + Min(start, NAMES_SPACE - length), length);
 }
 
 /* Make this backend a waiter, in the lines of the first resources. */
@@ -239,18 +282,21 @@ queue_join(text **resources, int nresources, const LeaseRequest *request, int64 
 	for (int i = 0; i < waiter->info.nlines; i++)
 	{
 		Entry	   *entry = &waiter->entry[i];
+		uint64		hash = queue_hash(resources[i]);
 
-		entry->hash = queue_hash(resources[i]);
 		entry->awaited = InvalidTransactionId;
 		entry->known_end = NEVER;
 		pg_atomic_write_u32(&entry->state, TURN_QUEUED);
-		queue_lock(entry->hash);
+		queue_lock(hash);
+		entry->line = queue_find_line(hash, resources[i]);
+		if (entry->line.number == 0)
+			entry->line.number = next_ticket();
 		queue_append(entry);
-		queue_unlock(entry->hash);
+		queue_unlock(hash);
 	}
 
 	pg_write_barrier();
-	pg_atomic_write_u64(&waiter->ticket, pg_atomic_add_fetch_u64(&wait_queue->last_ticket, 1));
+	pg_atomic_write_u64(&waiter->ticket, next_ticket());
 	return waiter;
 }
 

@@ -53,9 +53,9 @@ is_passed_over(const Entry *entry)
  * Here and below, the caller holds the bucket's lock.
  */
 static Entry *
-next_not_passed(Entry *entry, uint64 hash)
+next_not_passed(Entry *entry, Line line)
 {
-	while ((entry = queue_next_in_line(entry, hash)) != NULL && is_passed_over(entry))
+	while ((entry = queue_next_in_line(entry, line)) != NULL && is_passed_over(entry))
 		;
 	return entry;
 }
@@ -81,11 +81,11 @@ call(Entry *entry)
  * invalid. Sessions that run it go first: see waits_for_me().
  */
 static void
-wake_sessions(uint64 hash, TransactionId top)
+wake_sessions(Line line, TransactionId top)
 {
 	Entry	   *entry = NULL;
 
-	while ((entry = queue_next_in_line(entry, hash)) != NULL)
+	while ((entry = queue_next_in_line(entry, line)) != NULL)
 	{
 		TransactionId xid = GetPGProcByNumber(entry->waiter)->xid;
 
@@ -104,11 +104,11 @@ wake_sessions(uint64 hash, TransactionId top)
  * now: nobody will tell them later.
  */
 void
-call_first(uint64 hash, int64 free_at)
+call_first(Line line, int64 free_at)
 {
 	Entry	   *entry = NULL;
 
-	while ((entry = queue_next_in_line(entry, hash)) != NULL && is_passed_over(entry))
+	while ((entry = queue_next_in_line(entry, line)) != NULL && is_passed_over(entry))
 		if (entry->waiter != MY_PROC_NUMBER)
 			queue_wake(entry);
 
@@ -125,7 +125,7 @@ call_first(uint64 hash, int64 free_at)
 		return;
 	}
 	if (TransactionIdIsValid(entry->awaited))
-		wake_sessions(hash, InvalidTransactionId);
+		wake_sessions(line, InvalidTransactionId);
 }
 
 /*
@@ -164,14 +164,14 @@ waits_for_me(const Entry *entry)
 
 /* Take the turn of this backend in a line, unless another waiter comes first: call that. */
 static bool
-take_turn(uint64 hash)
+take_turn(Line line)
 {
 	Entry	   *entry;
 	Entry	   *next;
 
-	for (entry = queue_next_in_line(NULL, hash); entry != NULL; entry = next)
+	for (entry = queue_next_in_line(NULL, line); entry != NULL; entry = next)
 	{
-		next = queue_next_in_line(entry, hash);
+		next = queue_next_in_line(entry, line);
 		if (entry->waiter == MY_PROC_NUMBER)
 		{
 			if (is_passed_over(entry))
@@ -205,15 +205,15 @@ take_turn(uint64 hash)
 bool
 wait_take_turn(const text *resource)
 {
-	uint64		hash = queue_hash(resource);
+	uint64		hash;
 	bool		mine;
 
-	if (!queue_may_have(hash))
+	if (!attach_shared_area() || !queue_may_have(hash = queue_hash(resource)))
 		return true;
 
 	RACE_POINT("before its turn");
 	queue_lock(hash);
-	mine = take_turn(hash);
+	mine = take_turn(queue_find_line(hash, resource));
 	queue_unlock(hash);
 	return mine;
 }
@@ -225,7 +225,7 @@ next_watch(const Entry *own)
 	Entry	   *entry = NULL;
 	int			before = 0;
 
-	while ((entry = queue_next_in_line(entry, own->hash)) != own && before < MAX_WATCH_FACTOR)
+	while ((entry = queue_next_in_line(entry, own->line)) != own && before < MAX_WATCH_FACTOR)
 		before++;
 	return before == 0 ? NEVER : clock_monotonic() + handoff_timeout * INT64CONST(1000) * before;
 }
@@ -247,7 +247,7 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 	TurnState	state = refusal->own_lease ? TURN_ASIDE : open && waiter->info.nresources == 1 ? TURN_AWAY : TURN_QUEUED;
 	int64		watch = 0;
 
-	queue_lock(entry->hash);
+	queue_lock(entry->line.hash);
 	if (pg_atomic_read_u32(&waiter->news) == news_seen)
 	{
 		bool		stands_aside = state == TURN_ASIDE && entry_state(entry) != TURN_ASIDE;
@@ -258,14 +258,14 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 		entry->known_end = open || refusal->open ? 0 : monotonic_time(refusal->held_until);
 		pg_atomic_write_u32(&entry->state, state);
 		if (open && !is_known)	/* else two waiters could keep each other awake */
-			wake_sessions(entry->hash, SubTransGetTopmostTransaction(refusal->transaction));
+			wake_sessions(entry->line, SubTransGetTopmostTransaction(refusal->transaction));
 		if (stands_aside)
-			call_first(entry->hash, 0);
+			call_first(entry->line, 0);
 		watch = stands_aside ? 0 : state == TURN_AWAY ? NEVER : next_watch(entry);
 	}
 	else if (entry_state(entry) == TURN_CALLED)
 		entry->called_at = clock_monotonic();	/* it has looked, and will look again */
-	queue_unlock(entry->hash);
+	queue_unlock(entry->line.hash);
 	return watch;
 }
 
@@ -274,15 +274,15 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
  * next one. It looks, and takes its turn if the lease is free.
  */
 static void
-wake_behind_late(uint64 hash)
+wake_behind_late(Line line)
 {
-	Entry	   *entry = next_not_passed(NULL, hash);
+	Entry	   *entry = next_not_passed(NULL, line);
 	bool		late = false;
 
 	while (entry != NULL && entry_state(entry) == TURN_CALLED && is_overdue(entry))
 	{
 		late = true;
-		entry = next_not_passed(entry, hash);
+		entry = next_not_passed(entry, line);
 	}
 	if (late && entry != NULL && entry_state(entry) != TURN_AWAY)
 	{
@@ -309,8 +309,8 @@ leave_line(const Waiter *waiter, Entry *entry, bool granted)
 	queue_take_out(entry);
 	if (granted && info->mode == MODE_EXCLUSIVE)
 		return;
-	wake_behind_late(entry->hash);
-	next = next_not_passed(NULL, entry->hash);
+	wake_behind_late(entry->line);
+	next = next_not_passed(NULL, entry->line);
 	if (next != NULL)
 	{
 		if (entry_turn(next) < entry_turn(entry) && !TransactionIdIsValid(next->awaited))
@@ -319,16 +319,16 @@ leave_line(const Waiter *waiter, Entry *entry, bool granted)
 		if (!granted && entry_state(entry) != TURN_CALLED && wants->mode == info->mode && wants->permits == info->permits)
 			free_at = entry->known_end;
 	}
-	call_first(entry->hash, free_at);
+	call_first(entry->line, free_at);
 }
 
 /*
- * Leave all lines, with the lease on the resource with this hash, or with none
- * if that is 0. Returns since when the lease was free, as far as the waiter
+ * Leave all lines, with the lease on this resource, or with none if it is NULL.
+ * Returns since when the lease was free, as far as the waiter
  * knows, on the monotonic clock; else 0.
  */
 int64
-turns_leave(Waiter *waiter, uint64 granted)
+turns_leave(Waiter *waiter, const text *granted)
 {
 	int64		now = clock_monotonic();
 	int64		free_since = 0;
@@ -337,16 +337,17 @@ turns_leave(Waiter *waiter, uint64 granted)
 	for (int i = 0; i < waiter->info.nlines; i++)
 	{
 		Entry	   *entry = &waiter->entry[i];
+		bool		with_lease = granted != NULL && queue_is_entry_for(entry, granted);
 
-		queue_lock(entry->hash);
-		leave_line(waiter, entry, entry->hash == granted);
-		if (entry->hash == granted)
+		queue_lock(entry->line.hash);
+		leave_line(waiter, entry, with_lease);
+		if (with_lease)
 		{
 			free_since = entry->known_end <= now ? entry->known_end : 0;
 			if (entry_state(entry) == TURN_CALLED && (free_since == 0 || entry->called_at < free_since))
 				free_since = entry->called_at;
 		}
-		queue_unlock(entry->hash);
+		queue_unlock(entry->line.hash);
 	}
 	pg_atomic_exchange_u64(&waiter->ticket, 0);
 	return free_since;

@@ -84,10 +84,11 @@ leave_at_exit(int code, Datum arg)
 bool
 wait_is_likely(text **resources, int nresources)
 {
-	for (int i = 0; i < nresources; i++)
-		if (queue_may_have(queue_hash(resources[i])))
-			return true;
-	return false;
+	bool		any = false;
+
+	for (int i = 0; i < nresources && attach_shared_area() && !any; i++)
+		any = queue_may_have(queue_hash(resources[i]));
+	return any;
 }
 
 /* Was this waiter called for the only lease that it waits for? Then that is probably free. */
@@ -329,7 +330,7 @@ wait_end(const text *granted)
 		return;
 
 	LWLockReleaseAll();			/* after an error, the lock of a line may still be held */
-	free_since = turns_leave(waiter, granted != NULL ? queue_hash(granted) : 0);
+	free_since = turns_leave(waiter, granted);
 	my_wait.waiter = NULL;
 
 	stats_wait_ended(clock_monotonic() - my_wait.begun_at);

@@ -48,11 +48,22 @@ extern void wait_note_change(const text *resource, TimestampTz expires_at);
 extern void wait_note_drop(void);
 extern void wait_note_session_lease(const text *resource);
 
-/* Maximum number of lines for one waiter. It looks at further resources every second. */
+/*
+ * Maximum number of lines for one waiter, and space for the names of their
+ * resources. It looks at further resources every second.
+ */
 #define MAX_LINES		17
-
-/* Space for the names of the resources of a waiter. If they do not fit, it is taken for a waiter that can go on. */
 #define NAMES_SPACE		(4 * MAX_NAME_LENGTH)
+
+/*
+ * Which line. The hash finds its bucket. The first waiter of a line, which
+ * compares names, gives it a number that no other line ever has.
+ */
+typedef struct Line
+{
+	uint64		hash;			/* of database and resource */
+	uint64		number;			/* 0: there is no such line */
+} Line;
 
 /* State of a waiter in one of its lines. */
 typedef enum TurnState
@@ -76,7 +87,7 @@ typedef struct Entry
 {
 	Link		link;
 	int			waiter;
-	uint64		hash;			/* of resource and database */
+	Line		line;
 	pg_atomic_uint64 turn;		/* grows along the line */
 	pg_atomic_uint32 state;		/* TurnState */
 	TransactionId awaited;		/* transaction that refused it, if known */
@@ -96,7 +107,6 @@ typedef struct WaiterInfo
 	int			permits;
 	int			nresources;		/* if more than 1, any of them will do */
 	int			nlines;			/* for the first ones of them */
-	int			nnamed;			/* lines whose resource is in names */
 	int			owner_length;
 	int			name_length[MAX_LINES];
 	char		owner[MAX_NAME_LENGTH];

@@ -20,7 +20,8 @@
 /* What the current transaction changed, in one bucket of the queue. */
 typedef struct Change
 {
-	uint64		hash;			/* of the line */
+	uint64		hash;
+	const text *resource;		/* in TopTransactionContext */
 	bool		all_lines;		/* of the bucket, since several of them may have to know */
 	TimestampTz expires_at;		/* in the past: the lease is free */
 } Change;
@@ -41,6 +42,7 @@ void
 wait_note_change(const text *resource, TimestampTz expires_at)
 {
 	uint64		hash;
+	text	   *copy;
 
 	if (!attach_shared_area())
 		return;
@@ -50,12 +52,14 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 	{
 		if (bucket_of(changes[i].hash) == bucket_of(hash))
 		{
-			changes[i].all_lines |= changes[i].hash != hash;
+			changes[i].all_lines |= !same_text(changes[i].resource, resource);
 			changes[i].expires_at = Min(changes[i].expires_at, expires_at);
 			return;
 		}
 	}
-	changes[nchanges++] = (Change) {hash, false, expires_at};
+	copy = MemoryContextAlloc(TopTransactionContext, VARSIZE_ANY(resource));
+	memcpy(copy, resource, VARSIZE_ANY(resource));
+	changes[nchanges++] = (Change) {hash, copy, false, expires_at};
 }
 
 /* Remember that the lock table is dropped. The waiters look, one after the other, and fail. */
@@ -73,8 +77,8 @@ static void
 call_all_lines(uint64 hash)
 {
 	for (Entry *entry = queue_entry(bucket_of(hash)->ends.next); entry != NULL; entry = queue_entry(entry->link.next))
-		if (queue_waiter(entry->waiter)->info.database == MyDatabaseId && queue_next_in_line(NULL, entry->hash) == entry)
-			call_first(entry->hash, 0);
+		if (queue_waiter(entry->waiter)->info.database == MyDatabaseId && queue_next_in_line(NULL, entry->line) == entry)
+			call_first(entry->line, 0);
 }
 
 /* Wake the waiters that must know of a change. A rollback may free the lease at once. */
@@ -92,7 +96,7 @@ wake_after_change(const Change *change, bool committed)
 	if (change->all_lines)
 		call_all_lines(change->hash);
 	else
-		call_first(change->hash, free_at);
+		call_first(queue_find_line(change->hash, change->resource), free_at);
 	queue_unlock(change->hash);
 }
 

@@ -74,12 +74,16 @@ my $init_as_anybody = \&PostgreSQL::Test::Cluster::init;
 
 # Segments of shared memory are files in the data directory. A server that is
 # killed, as many tests do, would leave others behind in /dev/shm.
+#
+# With LEASE_HASHES=n, in a build for races, the queue knows only n different
+# hashes of resources.
 sub init_for_tests
 {
 	my ($node, %params) = @_;
 
 	$init_as_anybody->($node, %params, extra => [ '-U', 'postgres', @{ $params{extra} // [] } ]);
 	$node->append_conf('postgresql.conf', 'dynamic_shared_memory_type = mmap');
+	$node->append_conf('postgresql.conf', "lease_lock.hashes = $ENV{LEASE_HASHES}") if $ENV{LEASE_HASHES};
 	return;
 }
 
