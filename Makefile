@@ -17,7 +17,10 @@ DISTVERSION = $(shell sed -n 's/^\t"version": "\(.*\)",$$/\1/p' $(source)/META.j
 
 OBJS = $(patsubst %.c,%.o,$(call files,src/*.c src/*/*.c))
 DATA = $(call files,sql/lease_lock--*.sql)
-PG_CFLAGS += -Wall -Wextra -Wno-unused-parameter
+# Only what is marked PGDLLEXPORT can be seen outside; before version 16, PGXS shows everything. No bitcode: a compiled
+# expression that inlines our code would look up what it calls by name, among the functions of all libraries.
+override PG_CFLAGS += -Wall -Wextra -Wno-unused-parameter -fvisibility=hidden
+override with_llvm = no
 PG_CPPFLAGS += -I$(source)/src
 
 REGRESS = $(patsubst test/sql/%.sql,%,$(call files,test/sql/*.sql))
@@ -35,7 +38,7 @@ include $(PGXS)
 # PGXS tracks no dependencies unless the server was configured with
 # --enable-depend, and it makes no folders.
 $(OBJS): $(call files,src/*.h src/*/*.h)
-$(OBJS) $(OBJS:.o=.bc): | $(sort $(addprefix $(CURDIR)/,$(dir $(OBJS))))
+$(OBJS): | $(sort $(addprefix $(CURDIR)/,$(dir $(OBJS))))
 $(sort $(addprefix $(CURDIR)/,$(dir $(OBJS)))):
 	mkdir -p $@
 

@@ -22,7 +22,7 @@
 
 PG_MODULE_MAGIC;
 
-void		_PG_init(void);
+PGDLLEXPORT void _PG_init(void);
 
 void
 _PG_init(void)

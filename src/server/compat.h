@@ -106,6 +106,27 @@
 
 #if PG_VERSION_NUM < 160000
 
+/*
+ * 16: a module exports what is marked so, which is what the server looks up by
+ * name. If it exported more, a library that was loaded earlier could take the
+ * place of our functions.
+ */
+#include "fmgr.h"
+#undef PGDLLEXPORT
+#define PGDLLEXPORT __attribute__((visibility("default")))
+#undef PG_FUNCTION_INFO_V1
+#define PG_FUNCTION_INFO_V1(function) \
+extern PGDLLEXPORT Datum function(PG_FUNCTION_ARGS); \
+extern PGDLLEXPORT const Pg_finfo_record *CppConcat(pg_finfo_,function)(void); \
+const Pg_finfo_record * \
+CppConcat(pg_finfo_,function)(void) \
+{ \
+	static const Pg_finfo_record info = {1}; \
+\
+	return &info; \
+} \
+extern int	no_such_variable
+
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/pg_extension.h"

@@ -38,7 +38,7 @@ sub build_next_library
 	append_to_file("$tree/src/server/next.c", <<'C');
 #include "postgres.h"
 
-#include "fmgr.h"
+#include "server/server.h"
 
 PG_FUNCTION_INFO_V1(lease_next);
 
