@@ -5,7 +5,9 @@
  *
  * If another transaction is changing the lease, or relies on it, the action
  * waits for that transaction, so that its answer is final. It does not hold
- * the resource lock while it waits.
+ * the resource lock while it waits. If it is to end the lease, it holds the
+ * ending lock instead: else assertions that come later could keep it waiting
+ * for ever.
  *
  *-------------------------------------------------------------------------
  */
@@ -217,6 +219,44 @@ find_lease(LeaseAction *action)
 	return claimed;
 }
 
+/* Take the ending lock of a lease slot, unless the action has it already. */
+static void
+begin_ending(LeaseAction *action, int slot)
+{
+	if (bms_is_member(slot, action->ending))
+		return;
+	lock_ending(action->resource, slot, ExclusiveLock);
+	action->ending = bms_add_member(action->ending, slot);
+}
+
+/* Give the ending locks back. */
+static void
+stop_ending(LeaseAction *action)
+{
+	for (int slot = -1; (slot = bms_next_member(action->ending, slot)) >= 0;)
+		unlock_ending(action->resource, slot, ExclusiveLock);
+	bms_free(action->ending);
+	action->ending = NULL;
+}
+
+/*
+ * Wait for the transaction that must end before the action. An action that ends
+ * leases takes the ending lock of the slot first. A break collects those of all
+ * slots in which it had to wait. Of two breaks one waits for the other,
+ * since they may meet the slots in different orders.
+ */
+static void
+wait_to_act(LeaseAction *action, const ClaimedLease *claimed)
+{
+	OwnAction	kind = actions[action->verb].kind;
+
+	if (kind == ACTION_BREAK)
+		begin_ending(action, ALL_SLOTS);
+	if (kind == ACTION_BREAK || kind == ACTION_END)
+		begin_ending(action, claimed->row->lease.slot);
+	store_wait_for(claimed->transaction);
+}
+
 /*
  * Find the lease that is meant, and write what the action does to it. Returns
  * false, with nothing written, if there is no such lease.
@@ -245,8 +285,9 @@ act_on_lease(LeaseAction *action)
 			done = actions[action->verb].write(action);
 		unlock_resource(action->resource);
 		if (TransactionIdIsValid(claimed.transaction))
-			store_wait_for(claimed.transaction);
+			wait_to_act(action, &claimed);
 	} while (TransactionIdIsValid(claimed.transaction));
+	stop_ending(action);
 	store_close(action->store);
 	if (OidIsValid(action->counted_role))
 		require_lease_allowed(action->resource, action->new_owner, action->counted_role);

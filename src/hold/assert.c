@@ -4,7 +4,8 @@
  *		Leases that a transaction relies on until it ends.
  *
  * The transaction locks the row of its lease FOR KEY SHARE, under the resource
- * lock. src/README.md explains why that suffices.
+ * lock. src/README.md explains why that suffices. If another session waits to
+ * end the lease, it goes first.
  *
  *-------------------------------------------------------------------------
  */
@@ -120,18 +121,46 @@ require_reliance(const Lease *lease, const Asserter *asserter)
 			 errhint("Act as a role that has the privileges of the role that acquired it.")));
 }
 
+/* No lease slot whose ending lock an assertion holds. */
+#define NO_SLOT		(-1)
+
+/*
+ * Must the assertion wait for a session that waits to end the lease? Not if
+ * that session waits for this transaction, which relies on the lease already,
+ * or has written it.
+ */
+static bool
+must_let_end(const LeaseRow *row)
+{
+	return !row->locked_here && !row->written_here &&
+		is_ending(row->lease.resource, row->lease.slot);
+}
+
+/* Give the ending lock back. */
+static void
+end_turn(const text *resource, int *turn)
+{
+	if (*turn != NO_SLOT)
+		unlock_ending(resource, *turn, ShareLock);
+	*turn = NO_SLOT;
+}
+
 /*
  * Lock the row of the claimed lease, or fail if it is not held. Returns false
  * if that could not be decided. If another transaction had to end first, it
- * has ended.
+ * has ended. If another session waited to end the lease, it has done that or
+ * given up; then turn becomes the slot whose ending lock keeps the next such
+ * session waiting until the assertion is made.
  */
 static bool
-try_assert(LeaseStore *store, const text *resource, const Claim *claim, const Asserter *asserter, int64 *token)
+try_assert(LeaseStore *store, const text *resource, const Claim *claim, const Asserter *asserter,
+		   int *turn, int64 *token)
 {
 	LeaseRows	rows;
 	ClaimedLease claimed;
 	TimestampTz now;
-	bool		locked;
+	bool		locked = false;
+	bool		lets_end;
 
 	lock_resource(resource);
 	store_look(store, resource, &rows);
@@ -141,7 +170,12 @@ try_assert(LeaseStore *store, const text *resource, const Claim *claim, const As
 		refuse_assertion(&rows, resource, claim, now, asserter);
 	require_reliance(&claimed.row->lease, asserter);
 
-	locked = !TransactionIdIsValid(claimed.transaction) && store_lock_weakly(store, claimed.row);
+	lets_end = !TransactionIdIsValid(claimed.transaction) && must_let_end(claimed.row);
+	if (!lets_end && !TransactionIdIsValid(claimed.transaction))
+	{
+		locked = store_lock_weakly(store, claimed.row);
+		claimed.transaction = locked ? InvalidTransactionId : claimed.row->changed_by;
+	}
 	if (locked)
 	{
 		now = clock_now();
@@ -150,19 +184,24 @@ try_assert(LeaseStore *store, const text *resource, const Claim *claim, const As
 		*token = claimed.row->lease.token;
 		remember_assertion(&claimed.row->lease);
 	}
-	else if (!TransactionIdIsValid(claimed.transaction))
-		claimed.transaction = claimed.row->changed_by;
 	unlock_resource(resource);
+
+	end_turn(resource, turn);
 	if (TransactionIdIsValid(claimed.transaction))
 		store_wait_for(claimed.transaction);
+	else if (lets_end)
+	{
+		*turn = claimed.row->lease.slot;
+		lock_ending(resource, *turn, ShareLock);
+	}
 	return locked;
 }
 
 /*
  * Make sure that the claimed lease is held, and that it cannot be lost before
  * the transaction ends, even if it expires. Returns its token. Waits for an
- * open transaction that ends the lease or transfers it, but not for one that
- * renews it.
+ * open transaction that ends the lease or transfers it, and for a session that
+ * waits to do so, but not for one that renews it.
  *
  * During an open renewal, the version before it counts. The renewal may be
  * rolled back, so this errs on the safe side. Both versions get the row lock.
@@ -172,6 +211,7 @@ assert_lease(const text *resource, const Claim *claim, const Asserter *asserter)
 {
 	const Lease *asserted = find_assertion(resource, claim);
 	LeaseStore *store;
+	int			turn = NO_SLOT;
 	int64		token;
 
 	if (asserted != NULL)
@@ -181,7 +221,7 @@ assert_lease(const text *resource, const Claim *claim, const Asserter *asserter)
 	}
 
 	store = store_open(RowShareLock);
-	while (!try_assert(store, resource, claim, asserter, &token))
+	while (!try_assert(store, resource, claim, asserter, &turn, &token))
 		CHECK_FOR_INTERRUPTS();
 	store_close(store);
 	return token;

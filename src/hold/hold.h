@@ -8,6 +8,8 @@
 #ifndef LEASE_LOCK_HOLD_H
 #define LEASE_LOCK_HOLD_H
 
+#include "nodes/bitmapset.h"
+
 #include "rules/rules.h"
 #include "store/store.h"
 
@@ -42,6 +44,7 @@ typedef struct LeaseAction
 	const LeaseRow *row;		/* the lease that is meant */
 	bool		held;			/* it has not expired */
 	TimestampTz now;			/* read under the resource lock, before the rows */
+	Bitmapset  *ending;			/* lease slots whose ending lock it holds */
 
 	/* Set by the write, for some actions. */
 	int64		token;			/* the new one */

@@ -84,6 +84,7 @@ typedef struct LeaseRow
 	TransactionId locked_by;	/* open transaction that holds a row lock on it, */
 	LockTupleMode lock_mode;	/* of the strongest of these locks */
 	bool		locked_here;	/* the current transaction holds a row lock on it */
+	bool		written_here;	/* the current transaction wrote this version */
 } LeaseRow;
 
 /* All rows of a resource, the highest slot first. They stay valid until their memory context is reset. */

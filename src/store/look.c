@@ -121,6 +121,7 @@ read_row(LeaseStore *store, const SnapshotData *dirty, LeaseRow *row)
 	row->locked_by = InvalidTransactionId;
 	row->lock_mode = LockTupleKeyShare;
 	row->locked_here = false;
+	row->written_here = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->tuple->t_data));
 	read_lockers(row);
 	heap_deform_tuple(row->tuple, RelationGetDescr(store->table), values, isnull);
 	lease_from_columns(&row->lease, values, isnull);

@@ -1,14 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * resource_lock.c
- *		The lock that orders all writers of one resource.
+ *		The locks of the lock manager: on a resource, and on the end of a lease.
  *
- * This is a heavyweight lock on the hash of the resource, held only while rows
- * are read and written. Its holder never waits for a transaction, so the lock
- * cannot be part of a deadlock. Two resources with the same hash share the
+ * The resource lock orders all writers of one resource. It is held only while
+ * rows are read and written. Its holder never waits for a transaction, so the
+ * lock cannot be part of a deadlock. Two resources with the same hash share the
  * lock, which costs only microseconds.
  *
- * After an error the lock is released with the (sub)transaction.
+ * The ending lock lets an action that ends a lease go before assertions that
+ * come later. The action holds it exclusively for as long as it waits for the
+ * transactions that rely on the lease already. An assertion takes it shared for
+ * a moment, without waiting, while it holds the resource lock; if that fails,
+ * it waits for the action. Each lease slot has its own, so the end of one
+ * shared lease does not stop the assertions of the others. Both sides wait in
+ * the lock manager, so the server finds their deadlocks.
+ *
+ * After an error the locks are released with the (sub)transaction.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,16 +27,30 @@
 
 #include "store/store.h"
 
-/* Advisory locks have a tag type of their own, so no user can take this lock. */
+/*
+ * The last field of a tag: 0 for the resource, 1 + lease slot for the end of a
+ * lease, and above these a number for breaks.
+ */
+#define RESOURCE_FIELD			0
+#define ENDING_FIELD(slot)		((uint16) ((slot) + 1))
+StaticAssertDecl(ALL_SLOTS + 1 <= PG_UINT16_MAX, "a lease slot must fit into a lock tag");
+
+/* Advisory locks have a tag type of their own, so no user can take these locks. */
 static LOCKTAG
-resource_tag(const text *resource)
+user_lock_tag(const text *resource, uint16 field)
 {
 	uint64		hash = hash_text(resource, 0);
 	LOCKTAG		tag;
 
-	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash, 0);
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash, field);
 	tag.locktag_type = LOCKTAG_USERLOCK;
 	return tag;
+}
+
+static LOCKTAG
+resource_tag(const text *resource)
+{
+	return user_lock_tag(resource, RESOURCE_FIELD);
 }
 
 void
@@ -68,4 +90,33 @@ unlock_resource_if_locked(const text *resource)
 
 	if (LockHeldByMe(&tag, ExclusiveLock, false))
 		unlock_resource(resource);
+}
+
+/* Wait for the ending lock of a lease slot, and take it. The caller must not hold the resource lock. */
+void
+lock_ending(const text *resource, int slot, LOCKMODE mode)
+{
+	LOCKTAG		tag = user_lock_tag(resource, ENDING_FIELD(slot));
+
+	LockAcquire(&tag, mode, false, false);
+}
+
+/* Does another session wait to end the lease in this slot? */
+bool
+is_ending(const text *resource, int slot)
+{
+	LOCKTAG		tag = user_lock_tag(resource, ENDING_FIELD(slot));
+
+	if (LockAcquire(&tag, ShareLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return true;
+	LockRelease(&tag, ShareLock, false);
+	return false;
+}
+
+void
+unlock_ending(const text *resource, int slot, LOCKMODE mode)
+{
+	LOCKTAG		tag = user_lock_tag(resource, ENDING_FIELD(slot));
+
+	LockRelease(&tag, mode, false);
 }

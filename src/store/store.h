@@ -35,11 +35,16 @@ extern StoreOpening store_open_if_free(LOCKMODE lockmode, LeaseStore **store);
 extern void store_close(LeaseStore *store);
 extern LeaseStore *store_open_dropped(Oid relid);
 
-/* resource_lock.c: one writer at a time for each resource */
+/* resource_lock.c: one writer at a time for each resource; who waits to end a lease goes first */
 extern void lock_resource(const text *resource);
 extern bool try_lock_resource(const text *resource);
 extern void unlock_resource(const text *resource);
 extern void unlock_resource_if_locked(const text *resource);
+
+#define ALL_SLOTS	(MAX_SLOT + 1)	/* of a break, so that one follows the other */
+extern void lock_ending(const text *resource, int slot, LOCKMODE mode);
+extern bool is_ending(const text *resource, int slot);
+extern void unlock_ending(const text *resource, int slot, LOCKMODE mode);
 
 /* look.c: what the rows are now */
 extern void store_look(LeaseStore *store, const text *resource, LeaseRows *rows);
