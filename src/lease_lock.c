@@ -36,7 +36,6 @@ _PG_init(void)
 	durability_init();
 	wait_init();
 	guard_init();
-	drop_init();
 	purge_init();
 	launcher_init();
 	stats_init();

@@ -72,7 +72,7 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("event to watch is unknown: \"%s\"", printable_string(name)),
-					 errhint("The events are granted, taken_over, renewed, released, transferred, downgraded, broken, expired and wanted.")));
+					 errhint("The events are granted, taken_over, renewed, released, transferred, downgraded, broken and expired.")));
 		events |= EVENT_BIT(event);
 	}
 	if (events == 0)

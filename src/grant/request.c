@@ -93,7 +93,6 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
 	wait_begin(resources, nresources, request, wait);
 	PG_TRY();
 	{
-		wait_announce(resources, nresources, request, place == WAIT_BETWEEN_TRANSACTIONS);
 		while ((outcome = try_any(request, resources, nresources)).result != GRANTED && wait_may_go_on(&outcome))
 		{
 			if (place == WAIT_BETWEEN_TRANSACTIONS)

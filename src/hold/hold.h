@@ -60,9 +60,6 @@ extern bool act_on_lease(LeaseAction *action);
 extern int64 act_on_all_leases(LeaseAction *action);
 extern bool renew_each(void *arg);
 
-/* drop.c: what is lost when the lock table is dropped */
-extern void drop_init(void);
-
 /* assert.c: leases that a transaction relies on */
 
 /* Roles that rely on a lease, and what errors may show them. */

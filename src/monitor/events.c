@@ -50,7 +50,6 @@ static const struct
 	[EVENT_DOWNGRADED] = {"downgraded", STATS_NO_COUNTER, LOG_EVENTS_ALL, "downgraded to shared by", true},
 	[EVENT_BROKEN] = {"broken", STATS_BREAKS, LOG_EVENTS_TAKEOVER, "of", true},
 	[EVENT_EXPIRED] = {"expired", STATS_NO_COUNTER, LOG_EVENTS_NEVER, NULL, true},
-	[EVENT_WANTED] = {"wanted", STATS_NO_COUNTER, LOG_EVENTS_NEVER, NULL, true},
 };
 
 static const struct config_enum_entry log_events_options[] = {

@@ -24,7 +24,6 @@ typedef enum LeaseEvent
 	EVENT_DOWNGRADED,
 	EVENT_BROKEN,
 	EVENT_EXPIRED,				/* sent by the purge worker */
-	EVENT_WANTED,				/* a session begins to wait */
 	NUM_EVENTS,
 	EVENT_NONE = NUM_EVENTS
 } LeaseEvent;

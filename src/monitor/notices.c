@@ -111,9 +111,7 @@ make_payload(LeaseEvent event, const Lease *lease, bool with_owner)
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"event\": \"%s\", \"resource\": ", event_name(event));
 	append_json(&json, lease->resource);
-	if (lease->token != 0)
-		appendStringInfo(&json, ", \"token\": " INT64_FORMAT, lease->token);
-	appendStringInfo(&json, ", \"mode\": \"%s\"", mode_name(lease->mode));
+	appendStringInfo(&json, ", \"token\": " INT64_FORMAT ", \"mode\": \"%s\"", lease->token, mode_name(lease->mode));
 	if (event == EVENT_BROKEN)
 	{
 		appendStringInfoString(&json, ", \"broken_by\": ");

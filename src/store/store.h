@@ -33,7 +33,6 @@ extern void store_init(void);
 extern LeaseStore *store_open(LOCKMODE lockmode);
 extern StoreOpening store_open_if_free(LOCKMODE lockmode, LeaseStore **store);
 extern void store_close(LeaseStore *store);
-extern LeaseStore *store_open_dropped(Oid relid);
 
 /* resource_lock.c: one writer at a time for each resource; who waits to end a lease goes first */
 extern void lock_resource(const text *resource);

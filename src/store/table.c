@@ -15,7 +15,6 @@
  */
 #include "postgres.h"
 
-#include "access/relation.h"
 #include "access/sysattr.h"
 #include "access/table.h"
 #include "catalog/pg_am.h"
@@ -230,27 +229,6 @@ store_open(LOCKMODE lockmode)
 }
 
 /*
- * Make a store for a relation that is about to be dropped, and is locked; NULL
- * if it is no lock table. That is told by name and columns, since the extension
- * may be gone already. For the same reason the store can only be scanned.
- */
-LeaseStore *
-store_open_dropped(Oid relid)
-{
-	char	   *name = get_rel_name(relid);
-	LeaseStore *store;
-
-	if (name == NULL || strcmp(name, "lease_lock") != 0)
-		return NULL;
-	store = palloc0(sizeof(LeaseStore));
-	store->table = relation_open(relid, NoLock);
-	if (has_columns(store->table))
-		return store;
-	store_close(store);
-	return NULL;
-}
-
-/*
  * Like store_open(), but do not wait for a lock, and do not fail if there is
  * no extension. Then there is no store.
  */
@@ -285,11 +263,8 @@ store_close(LeaseStore *store)
 {
 	LOCKMODE	unlock = store->written ? NoLock : store->lockmode;
 
-	if (store->primary_key != NULL)
-	{
-		ExecDropSingleTupleTableSlot(store->slot);
-		index_close(store->primary_key, unlock);
-	}
+	ExecDropSingleTupleTableSlot(store->slot);
+	index_close(store->primary_key, unlock);
 	table_close(store->table, unlock);
 	pfree(store);
 }

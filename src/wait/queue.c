@@ -42,8 +42,6 @@ create_queue(void *memory, int tranche)
 				 errmsg("could not generate a random seed")));
 	q->nhashes = RACE_HASHES;
 	pg_atomic_init_u64(&q->last_ticket, 0);
-	pg_atomic_init_u64(&q->announcer_until, 0);
-	pg_atomic_init_u32(&q->announcer, 0);
 	for (int i = 0; i < NUM_BUCKETS; i++)
 	{
 		LWLockInitialize(&q->buckets[i].lock, tranche);
@@ -55,7 +53,6 @@ create_queue(void *memory, int tranche)
 
 		pg_atomic_init_u64(&waiter->ticket, 0);
 		pg_atomic_init_u64(&waiter->alarm, 0);
-		pg_atomic_init_u64(&waiter->unannounced, 0);
 		pg_atomic_init_u32(&waiter->news, 0);
 		pg_atomic_init_u32(&waiter->suspect, 0);
 		for (int j = 0; j < MAX_LINES; j++)
@@ -312,8 +309,8 @@ queue_suspect(int number)
 }
 
 /* Copy a waiter of this database that had this ticket; NULL if the wait has ended, or the ticket is 0. */
-Waiter *
-queue_copy(Waiter *waiter, uint64 ticket)
+static Waiter *
+copy_waiter(Waiter *waiter, uint64 ticket)
 {
 	Waiter	   *copy;
 
@@ -350,7 +347,7 @@ waiters_list(void)
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		Waiter	   *copy = queue_copy(queue_waiter(i), pg_atomic_read_u64(&queue_waiter(i)->ticket));
+		Waiter	   *copy = copy_waiter(queue_waiter(i), pg_atomic_read_u64(&queue_waiter(i)->ticket));
 
 		if (copy != NULL)
 			list = lappend(list, copy);

@@ -42,8 +42,6 @@ typedef struct WaitQueue
 	uint64		seed;			/* of hashes; not to be shown */
 	int			nhashes;		/* in a build for races: so few different ones; else 0 */
 	pg_atomic_uint64 last_ticket;
-	pg_atomic_uint64 announcer_until;	/* it counts as running, by the monotonic clock; 0: there is none */
-	pg_atomic_uint32 announcer; /* PGPROC number */
 	Bucket		buckets[NUM_BUCKETS];
 	Waiter		waiters[FLEXIBLE_ARRAY_MEMBER]; /* indexed by PGPROC number */
 } WaitQueue;
@@ -83,7 +81,6 @@ extern bool queue_is_entry_for(const Entry *entry, const text *resource);
 extern Waiter *queue_waiter(int number);
 extern Entry *queue_entry(int number);	/* NULL for NOBODY */
 extern Waiter *queue_join(text **resources, int nresources, const LeaseRequest *request, int64 timeout);
-extern Waiter *queue_copy(Waiter *waiter, uint64 ticket);
 extern void queue_suspect(int number);	/* make a waiter check for a deadlock */
 
 /* Lock the bucket of a hash. What follows needs the lock; the unlock sets the latches of waiters that were woken. */

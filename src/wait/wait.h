@@ -37,15 +37,11 @@ extern void wait_sleep(const GrantOutcome *refusal);
 extern void wait_look_again(void);
 extern void wait_end(const text *granted);
 
-/* announce.c: notices that a wait begins */
-extern void wait_announce(text **resources, int nresources, const LeaseRequest *request, bool commits);
-
 /* turns.c: turns of waiters */
 extern bool wait_take_turn(const text *resource);
 
 /* wake.c: wake-ups */
 extern void wait_note_change(const text *resource, TimestampTz expires_at);
-extern void wait_note_drop(void);
 extern void wait_note_session_lease(const text *resource);
 
 /*
@@ -117,7 +113,6 @@ typedef struct Waiter
 {
 	pg_atomic_uint64 ticket;	/* of this wait; 0: no wait, or not described yet */
 	pg_atomic_uint64 alarm;		/* when it looks without being woken */
-	pg_atomic_uint64 unannounced;	/* the ticket, while the announcer must send notices of this wait */
 	pg_atomic_uint32 news;		/* counts wake-ups */
 	pg_atomic_uint32 suspect;	/* must check for a deadlock at once */
 	bool		commits;		/* before it sleeps, which may take long */

@@ -28,7 +28,6 @@ typedef struct Change
 
 static Change changes[NUM_BUCKETS];
 static int	nchanges = 0;
-static bool dropped = false;	/* the lock table */
 
 /* Buckets with waiters for leases that end with this session. */
 static bool session_buckets[NUM_BUCKETS];
@@ -60,13 +59,6 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 	copy = MemoryContextAlloc(TopTransactionContext, VARSIZE_ANY(resource));
 	memcpy(copy, resource, VARSIZE_ANY(resource));
 	changes[nchanges++] = (Change) {hash, copy, false, expires_at};
-}
-
-/* Remember that the lock table is dropped. The waiters look, one after the other, and fail. */
-void
-wait_note_drop(void)
-{
-	dropped = attach_shared_area();
 }
 
 /*
@@ -109,12 +101,6 @@ wake_waiters(bool committed)
 		wake_after_change(&changes[i], committed);
 }
 
-static void
-wake_bucket(int number)
-{
-	wake_after_change(&(Change) {.hash = number, .all_lines = true}, true);
-}
-
 /*
  * At commit and abort the transaction is no longer in progress for other
  * sessions. At PREPARE it is, and waiters for the lease must now wait for the
@@ -126,10 +112,7 @@ wake_after_transaction(XactEvent event, void *arg)
 	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
 		return;
 	wake_waiters(event == XACT_EVENT_COMMIT);
-	for (int i = 0; i < NUM_BUCKETS && dropped && event != XACT_EVENT_ABORT; i++)
-		wake_bucket(i);
 	nchanges = 0;
-	dropped = false;
 }
 
 /* A rollback to a savepoint restores the leases at once, although the transaction goes on. */
@@ -151,7 +134,7 @@ wake_after_session(int code, Datum arg)
 	session_end();				/* before they look */
 	for (int i = 0; i < NUM_BUCKETS; i++)
 		if (session_buckets[i])
-			wake_bucket(i);
+			wake_after_change(&(Change) {.hash = i, .all_lines = true}, true);
 }
 
 /* Remember to wake the waiters of a lease when this session ends. */

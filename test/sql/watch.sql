@@ -6,7 +6,7 @@ SELECT lease_watch('job/', 'others', ARRAY['released', 'granted', 'granted']);
 SELECT lease_watch('', 'all', ARRAY['renewed']);
 SELECT prefix, channel, events, creator = current_user AS own FROM lease_watches ORDER BY prefix, channel;
 -- replaced
-SELECT lease_watch('job/', 'others', ARRAY['wanted']);
+SELECT lease_watch('job/', 'others', ARRAY['expired']);
 SELECT prefix, channel, events, creator = current_user AS own FROM lease_watches ORDER BY prefix, channel;
 SELECT lease_unwatch('job/', 'others') AS once, lease_unwatch('job/', 'others') AS twice;
 BEGIN;

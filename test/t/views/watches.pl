@@ -9,9 +9,7 @@ use lib "$FindBin::RealBin/..";
 use LeaseTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use PurgeTest qw(set_and_reload);
 use Test::More;
-use WaitTest qw(stop_backend continue_backend);
 
 my $node = start_node('watches', <<'CONF');
 shared_preload_libraries = 'lease_lock'
@@ -82,22 +80,6 @@ is($sql->("SELECT count(*) FROM lease_request('job/1', '1 hour', 'ann')"), 1, 'g
 $sql->("SELECT granted FROM lease_request('job/1', '1 hour', 'bob')");
 is(told(), 'granted job/1', 'a refusal tells nothing');
 
-# wanted: told while the waiter waits, and so is a wait by lease_wait()
-my $waiter = open_session($node);
-begin_query($waiter, "SELECT lease_acquire('job/1', '1 hour', 'bob', '180 s')");
-is(told_soon(sub { "$_[1]->{event} $_[1]->{resource} $_[1]->{owner} " . (exists $_[1]->{token} ? 1 : 0) }),
-	'wanted job/1 bob 0', 'wanted, while it waits');
-$sql->("SELECT lease_release('job/1', 'ann')");
-is(finish_query($waiter), 't', 'the holder gave way');
-is(told(), 'released job/1, granted job/1', 'which is told, too');
-begin_query($waiter, "CALL lease_wait('job/1', '1 hour', 'carl', '180 s')");
-is(told_soon(), 'wanted job/1', 'wanted by lease_wait()');
-$sql->("SELECT lease_release('job/1', 'bob')");
-like(finish_query($waiter), qr{^t}, 'granted');
-is(told(), 'released job/1, granted job/1', 'told');
-$sql->("SELECT lease_release('job/1', 'carl')");
-told();
-
 # A notice has only ASCII characters, which every client's encoding has.
 my $latin = open_session($node);
 $latin->query_safe(q{SET client_encoding = 'latin1'; LISTEN events});
@@ -111,156 +93,6 @@ $latin->quit;
 is($sql->(q{CREATE ROLE breaker; GRANT EXECUTE ON FUNCTION lease_break(text) TO breaker; SET ROLE breaker;
 	SELECT lease_break(resource) FROM lease_status WHERE resource LIKE 'job/%日本%'}), 't', 'broken');
 is(told(sub { "$_[1]->{event} $_[1]->{broken_by}" }), 'broken breaker', 'by whom');
-
-# However many sessions wait, there is at most one announcer, so others keep their workers.
-{
-	my @waiters = map { open_session($node) } 1 .. 8;
-
-	$sql->(q{SELECT lease_acquire('job/busy', '1 hour', 'ann')});
-	begin_query($_, q{DO $$ BEGIN FOR i IN 1 .. 200 LOOP PERFORM lease_acquire('job/busy', '1 hour', 'bob', '1 ms'); END LOOP; END $$; SELECT 'done'})
-	  foreach @waiters;
-	my $most = $sql->(q{SELECT 0});
-	my $observer = open_session($node);
-	for (1 .. 200)
-	{
-		my $now = $observer->query_safe(q{SELECT count(*) FROM pg_stat_get_activity(NULL) AS a WHERE a.backend_type = 'lease_lock announcer'});
-		$most = $now if $now > $most;
-	}
-	is(finish_query($_), 'done', 'waits that end') foreach @waiters;
-	cmp_ok($most, '<=', 1, 'one announcer at a time');
-	$_->quit foreach @waiters, $observer;
-	$sql->(q{SELECT lease_release('job/busy', 'ann')});
-	ok($node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'lease_lock announcer'}), 'it leaves');
-	told();
-
-	# It serves one database after the other.
-	$sql->('CREATE DATABASE second');
-	$node->safe_psql('second', q{CREATE EXTENSION lease_lock; SELECT lease_watch('', 'events'); SELECT lease_acquire('there', '1 hour', 'ann')});
-	$sql->(q{SELECT lease_acquire('job/here', '1 hour', 'ann')});
-	told();
-	my $there = open_session($node, 'second');
-	my $listener_there = open_session($node, 'second');
-	my $here = open_session($node);
-	$listener_there->query_safe('LISTEN events');
-	begin_query($here, q{SELECT lease_acquire('job/here', '1 hour', 'bob', '180 s')});
-	is(told_soon(), 'wanted job/here', 'a wait in one database');
-	my $busy = open_session($node);
-	$sql->('CREATE TABLE enough ()');
-	begin_query($busy, q{DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM enough) LOOP PERFORM lease_acquire('job/here', '1 hour', 'carl', '100 ms'); END LOOP; END $$; SELECT 'done'});
-	like(told_soon(), qr{^wanted job/here}, 'which goes on waiting, again and again');
-	# It does so even if new sessions are kept out of that one.
-	$sql->('ALTER DATABASE second ALLOW_CONNECTIONS false');
-	begin_query($there, q{SELECT lease_acquire('there', '1 hour', 'bob', '180 s')});
-	my $out = '';
-	for (my $i = 0; $i < 1800 && $out !~ /wanted/; $i++)
-	{
-		select(undef, undef, undef, 0.1) if $i > 0;
-		$out .= $listener_there->query('SELECT 1');
-	}
-	like($out, qr/"event": "wanted", "resource": "there"/, 'and in another, meanwhile');
-	$sql->('ALTER DATABASE second ALLOW_CONNECTIONS true');
-	$sql->('INSERT INTO enough DEFAULT VALUES');
-	is(finish_query($busy), 'done', 'no more waits');
-	$busy->quit;
-	$sql->(q{SELECT lease_release('job/here', 'ann')});
-	$node->safe_psql('second', q{SELECT lease_release('there', 'ann')});
-	is(finish_query($_), 't', 'granted') foreach $here, $there;
-	$_->quit foreach $here, $there, $listener_there;
-	$sql->(q{SELECT lease_release('job/here', 'bob')});
-	$node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'second'});
-	$sql->('DROP DATABASE second');
-	told();
-
-	# While a commit with a notice waits for a standby, nobody can send one. Each announcer would hang, and take a worker
-	# slot. So it gives up.
-	my ($commit, $waiter) = map { open_session($node) } 1, 2;
-
-	$sql->(q{SELECT lease_acquire('job/standby', '1 hour', 'ann')});
-	told();
-	set_and_reload($node, 'synchronous_standby_names', 'nobody');
-	begin_query($commit, q{BEGIN; CREATE TABLE written (); NOTIFY silence; COMMIT; SELECT 'done'});
-	ok($node->poll_query_until('postgres', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'}), 'a commit waits for a standby');
-	begin_query($waiter, q{SELECT lease_acquire('job/standby', '1 hour', 'bob', '180 s')});
-	ok($node->poll_query_until('postgres', q{SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'lease_lock announcer' AND wait_event_type = 'Lock'}),
-		'and the announcer for the commit');
-	ok($node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'lease_lock announcer'}), 'but not for long');
-	set_and_reload($node, 'synchronous_standby_names', '');
-	is(finish_query($commit), 'done', 'the commit is over');
-	$sql->(q{SELECT lease_release('job/standby', 'ann')});
-	is(finish_query($waiter), 't', 'the wait goes on');
-	$_->quit foreach $commit, $waiter;
-	$sql->(q{SELECT lease_release('job/standby', 'bob')});
-	told();
-}
-
-# A wait for any of several leases tells of those whose names the queue keeps, and are watched.
-{
-	my @names = map { "job/n$_" } 1 .. 17;
-
-	$sql->(q{SELECT lease_acquire_all(array_agg(r), '1 hour', 'ann') FROM (SELECT 'job/n' || i FROM generate_series(1, 18) AS i UNION SELECT 'task/n') AS t (r)});
-	told();
-	my $any = open_session($node);
-
-	begin_query($any, q{SELECT lease_acquire_any(ARRAY['job/n1', 'task/n', 'job/n2'], '1 hour', 'bob', '180 s')});
-	is(told_soon(sub { "$_[1]->{resource} $_[1]->{owner}" }), 'job/n1 bob, job/n2 bob', 'both watched leases of three are wanted');
-	$sql->(q{SELECT lease_release('task/n', 'ann')});
-	is(finish_query($any), 'task/n', 'granted');
-	begin_query($any, q{SELECT lease_acquire_any(array_agg('job/n' || i ORDER BY i), '1 hour', 'bob', '180 s') FROM generate_series(1, 18) AS i});
-	is(told_soon(), join(', ', map { "wanted $_" } @names), 'the first 17 of 18');
-	$sql->(q{SELECT lease_release('job/n18', 'ann')});
-	is(finish_query($any), 'job/n18', 'granted');
-	$any->quit;
-	$sql->(q{SELECT count(lease_break(resource)) FROM lease_status WHERE resource LIKE '%/n%'});
-	told();
-}
-
-# Stop the announcer between two notices. Waits, again and again, keep it from leaving before it is stopped.
-sub stop_announcer
-{
-	my $busy = open_session($node);
-	my $pid;
-
-	$sql->(q{TRUNCATE enough});
-	begin_query($busy, q{DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM enough) LOOP PERFORM lease_acquire('job/now', '1 hour', 'carl', '10 ms'); END LOOP; END $$; SELECT 'done'});
-	$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'lease_lock announcer' AND state = 'idle'})
-	  or die 'no announcer';
-	$pid = $sql->(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'lease_lock announcer'});
-	stop_backend($pid);
-	$sql->('INSERT INTO enough DEFAULT VALUES');
-	finish_query($busy);
-	$busy->quit;
-	return $pid;
-}
-
-# A wait that has ended when the announcer comes is not told. One that goes on is, even if that announcer dies.
-$sql->(q{SELECT lease_acquire('job/now', '1 hour', 'ann'), lease_acquire('job/later', '1 hour', 'ann')});
-told();
-foreach my $end ('continues', 'dies')
-{
-	my ($short, $long) = map { open_session($node) } 1, 2;
-	my $pid = stop_announcer();
-
-	is($short->query_safe(q{SELECT lease_acquire('job/now', '1 hour', 'short', '1 ms')}), 'f', 'a wait that ends');
-	begin_query($long, q{SELECT lease_acquire('job/later', '1 hour', 'long', '180 s')});
-	$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM lease_waiters}) or die 'no waiter';
-	$sql->("SELECT pg_terminate_backend($pid)") if $end eq 'dies';
-	continue_backend($pid);
-
-	my @owners;
-	for (my $i = 0; $i < 1800 && !grep({ $_ eq 'long' } @owners); $i++)
-	{
-		select(undef, undef, undef, 0.1) if $i > 0;
-		push @owners, split(/, /, told(sub { $_[1]->{owner} }));
-	}
-	is(join(' ', grep { $_ ne 'carl' } @owners), 'long', "the announcer $end: the other wait is told");
-	$sql->(q{SELECT lease_release('job/later', 'ann')});
-	is(finish_query($long), 't', 'granted');
-	$sql->(q{SELECT lease_transfer('job/later', 'long', 'ann')});
-	unlike(told(sub { $_[1]->{owner} }), qr/short/, 'and the first one is not');
-	$_->quit foreach $short, $long;
-}
-$sql->(q{SELECT lease_release('job/now', 'ann'), lease_release('job/later', 'ann')});
-told();
 
 # nothing that was rolled back, be it to a savepoint
 $sql->(q{
@@ -402,5 +234,5 @@ $sql->('SELECT count(lease_unwatch(prefix, channel)) FROM lease_watches');
 $early->query_safe("SELECT lease_acquire('job/late', '1 hour', 'ann')");
 is(told(), '', 'no watches');
 
-$_->quit foreach $listener, $early, $waiter, $one, $two, $many;
+$_->quit foreach $listener, $early, $one, $two, $many;
 done_testing();
