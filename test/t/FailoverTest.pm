@@ -6,8 +6,8 @@ use strict;
 use warnings;
 
 use Exporter 'import';
+use LeaseCluster;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
@@ -33,7 +33,7 @@ sub start_primary
 sub start_standby
 {
 	my ($primary, $name) = @_;
-	my $standby = PostgreSQL::Test::Cluster->new($name);
+	my $standby = LeaseCluster->new($name);
 
 	$primary->backup("for_$name");
 	$standby->init_from_backup($primary, "for_$name", has_streaming => 1);

@@ -7,7 +7,6 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 

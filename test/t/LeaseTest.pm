@@ -6,10 +6,11 @@ use strict;
 use warnings;
 
 use Exporter 'import';
+use LeaseCluster;
 use List::Util qw(min);
 use POSIX ();
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use Test2::API ();
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -24,10 +25,7 @@ our @EXPORT = qw(
   slowness
 );
 
-# Seconds that a test file may take. Far more than it needs on a machine that is
-# twenty times slower, so only a file that hangs is ended by it. Whoever lets
-# tests run for longer sets FILE_LIMIT.
-our $FILE_LIMIT = $ENV{FILE_LIMIT} // 10 * $PostgreSQL::Test::Utils::timeout_default;
+our $FILE_LIMIT = $LeaseCluster::FILE_LIMIT;
 
 my $own_pid = $$;
 
@@ -55,89 +53,7 @@ alarm($FILE_LIMIT);
 # With a mutant, one failed test is enough.
 if ($ENV{END_AT_FAILURE})
 {
-	my $ok = \&Test::Builder::ok;
-
-	no warnings 'redefine';
-	*Test::Builder::ok = sub {
-		local $Test::Builder::Level = $Test::Builder::Level + 1;
-		my $passed = $ok->(@_);
-
-		end_file('failed') if !$passed && !Test::Builder->new->in_todo;
-		return $passed;
-	};
-}
-
-# The superuser is postgres, whoever runs the tests.
-$ENV{PGUSER} = 'postgres';
-
-my $init_as_anybody = \&PostgreSQL::Test::Cluster::init;
-
-# Segments of shared memory are files in the data directory. A server that is
-# killed, as many tests do, would leave others behind in /dev/shm.
-#
-# With LEASE_HASHES=n, in a build for races, the queue knows only n different
-# hashes of resources.
-sub init_for_tests
-{
-	my ($node, %params) = @_;
-
-	$init_as_anybody->($node, %params, extra => [ '-U', 'postgres', @{ $params{extra} // [] } ]);
-	$node->append_conf('postgresql.conf', 'dynamic_shared_memory_type = mmap');
-	$node->append_conf('postgresql.conf', "lease_lock.hashes = $ENV{LEASE_HASHES}") if $ENV{LEASE_HASHES};
-	return;
-}
-
-my $session_as_anybody = \&PostgreSQL::Test::Cluster::background_psql;
-
-# A session has one timer for its whole life. It comes after the limit of the
-# file, which names the step that hangs.
-sub session_for_tests
-{
-	my ($node, $dbname, %params) = @_;
-
-	return $session_as_anybody->($node, $dbname, %params, timeout => 2 * $FILE_LIMIT);
-}
-
-# Asks again and again in one session, as long as the server lets it. The
-# original starts a psql for each try, which costs more than most queries.
-sub poll_in_one_session
-{
-	my ($node, $dbname, $query, $expected) = @_;
-	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
-	my ($session, $stdout, $stderr);
-
-	$expected //= 't';
-	$query //= '';
-	do
-	{
-		eval {
-			$session //= $node->background_psql($dbname, on_error_stop => 0);
-			$stdout = $session->query($query);
-			$stderr = $session->{stderr};
-			$session->{stderr} = '';
-			1;
-		} or do {
-			($stdout, $stderr) = ('', "no session: $@");
-			undef $session;
-		};
-		if ($stdout eq $expected && $stderr eq '')
-		{
-			$session->quit;
-			return 1;
-		}
-		sleep(0.05);
-	} while (time < $end);
-
-	eval { $session->quit } if $session;
-	diag("not within the time of a test:\n$query\nexpected:\n$expected\nlast output:\n$stdout\nwith stderr:\n$stderr");
-	return 0;
-}
-
-{
-	no warnings 'redefine';
-	*PostgreSQL::Test::Cluster::init = \&init_for_tests;
-	*PostgreSQL::Test::Cluster::background_psql = \&session_for_tests;
-	*PostgreSQL::Test::Cluster::poll_query_until = \&poll_in_one_session;
+	Test2::API::test2_stack()->top->listen(sub { end_file('failed') if $_[1]->causes_fail }, inherit => 1);
 }
 
 # Start a server with these lines in its configuration, and the extension in
@@ -145,7 +61,7 @@ sub poll_in_one_session
 sub start_node
 {
 	my ($name, $conf, %init) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $node = LeaseCluster->new($name);
 
 	$node->init(%init);
 	$node->append_conf('postgresql.conf', $conf) if $conf;

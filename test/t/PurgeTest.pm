@@ -7,7 +7,6 @@ use warnings;
 
 use Exporter 'import';
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 

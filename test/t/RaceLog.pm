@@ -13,7 +13,6 @@ use warnings;
 use Exporter 'import';
 use IPC::Run;
 use List::Util qw(max min);
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 
 our @EXPORT = qw(set_up_races run_round violations);
@@ -45,7 +44,6 @@ DECLARE
 		WHEN 'x' THEN 'exclusive' WHEN 'q' THEN 'permit' ELSE one_of('exclusive', 'shared', 'permit', 'permit') END;
 	permits int := CASE WHEN mode = 'permit' THEN CASE left(r, 1) WHEN 'p' THEN 100 ELSE one_of('1', '2', '3', '10')::int END END;
 	ttl interval := CASE WHEN random() < 0.15 THEN interval '1 h' ELSE random() * interval '8 ms' END + interval '1 us';
-	delay interval := CASE WHEN random() < 0.1 THEN interval '2 ms' END;
 	keep interval := CASE WHEN random() < 0.1 THEN least(ttl, interval '2 ms') END;
 	again boolean := random() < 0.3;
 	until timestamptz;
@@ -74,7 +72,7 @@ BEGIN
 	CASE what
 	WHEN 'get' THEN
 		SELECT q.granted, q.token, q.expires_at INTO ok, new_token, until
-		FROM lease_request(r, ttl, o, '0', mode, permits, CASE WHEN again THEN 'count' ELSE 'refuse' END, keep, delay) AS q;
+		FROM lease_request(r, ttl, o, '0', mode, permits, CASE WHEN again THEN 'count' ELSE 'refuse' END, keep) AS q;
 	WHEN 'release' THEN
 		ok := lease_release(r, o, was.token);
 	WHEN 'release_all' THEN
@@ -108,7 +106,7 @@ BEGIN
 		SELECT l.slot INTO slot FROM lease_lock AS l WHERE l.token = new_token;
 	END IF;
 	PERFORM report('call', what, r, o, us(t0)::text, us(t1)::text, ok::text, coalesce(new_token, was.token)::text,
-		CASE what WHEN 'get' THEN mode END, permits::text, slot::text, us(until)::text, us(ttl)::text, us(delay)::text, us(keep)::text,
+		CASE what WHEN 'get' THEN mode END, permits::text, slot::text, us(until)::text, us(ttl)::text, us(keep)::text,
 		was.token::text);
 	IF ok AND new_token IS NOT NULL THEN
 		RETURN (new_token, r, o)::known;
@@ -214,7 +212,7 @@ sub read_session
 {
 	my ($me, $report) = @_;
 	my (@calls, @open, @in_savepoint, $saved);
-	my @columns = ('what', 'resource', 'owner', 't0', 't1', 'ok', 'token', 'mode', 'permits', 'slot', 'until', 'ttl', 'delay', 'keep', 'old_token');
+	my @columns = ('what', 'resource', 'owner', 't0', 't1', 'ok', 'token', 'mode', 'permits', 'slot', 'until', 'ttl', 'keep', 'old_token');
 
 	foreach (split /\n/, $report)
 	{
@@ -302,7 +300,6 @@ sub find_leases
 			%$call,
 			grant => $call,
 			mode => $from ? $from->{mode} : $call->{mode},
-			delay => $from ? $from->{delay} : $call->{delay} || 0,
 			keep => $from ? $never : $call->{keep} || 0,
 			from => $from,
 			granted_at => $from ? $call->{t0} : $call->{until} - $call->{ttl},
@@ -346,8 +343,8 @@ sub find_leases
 		}
 		# held until then at least, and keeps others out until then at most
 		$l->{held_until} = min(max(0, @until), map { $_->{t0} } @final);
-		$l->{taken_until} = min(max(0, @until) + $l->{delay}, map { $_->{t0} } @final);
-		$l->{free_by} = max(0, @late) + $l->{delay};
+		$l->{taken_until} = min(max(0, @until), map { $_->{t0} } @final);
+		$l->{free_by} = max(0, @late);
 		$l->{free_by} = min($l->{free_by}, map { $l->{keep} ? max($_->{gone_at}, min($l->{keep} + $l->{t1}, $l->{free_by})) : $_->{gone_at} }
 			grep { surely_ended($l, $_) } @final);
 		$l->{free_by} = max($l->{free_by}, map { $_->{gone_at} } @{ $l->{extended} }, @{ $l->{asserted} }, @{ $l->{ended} }, $l->{grant});

@@ -9,7 +9,6 @@ use Cwd 'abs_path';
 use Exporter 'import';
 use FindBin;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 

@@ -8,7 +8,6 @@ use warnings;
 
 use Exporter 'import';
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep time);

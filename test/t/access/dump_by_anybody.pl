@@ -6,8 +6,8 @@ use warnings;
 
 use FindBin;
 use lib "$FindBin::RealBin/..";
+use LeaseCluster;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -107,7 +107,7 @@ is($node->safe_psql('as_owner_psql', q{SELECT token > fence FROM account, lease_
 	'data alone, and a new era: tokens above those in the data');
 
 # A whole cluster.
-my $other = PostgreSQL::Test::Cluster->new('restored_cluster');
+my $other = LeaseCluster->new('restored_cluster');
 $other->init;
 $other->start;
 $other->command_ok([ 'psql', '-Xq', '-d', $other->connstr('postgres'), '-f', "$tmp/postgres.all" ], 'pg_dumpall: restored');

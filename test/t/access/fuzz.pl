@@ -13,7 +13,6 @@ use lib "$FindBin::RealBin/..";
 
 use IPC::Run qw(start);
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use WaitTest;

@@ -7,13 +7,13 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 
 use FailoverTest;
+use LeaseCluster;
 use LeaseTest;
 use List::Util qw(max min);
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('source');
+my $node = LeaseCluster->new('source');
 $node->init(has_archiving => 1, allows_streaming => 1);
 $node->append_conf('postgresql.conf', 'autovacuum = off');
 $node->start;
@@ -72,7 +72,7 @@ $node->safe_psql('template1', "CREATE DATABASE copied TEMPLATE postgres");
 cmp_ok(first_token($node, 'copied'), '>', max(@told), 'a database made from a template begins an era');
 
 $node->safe_psql('postgres', 'SELECT pg_switch_wal()');
-my $past = PostgreSQL::Test::Cluster->new('past');
+my $past = LeaseCluster->new('past');
 $past->init_from_backup($node, 'backup', has_restoring => 1, standby => 0);
 $past->append_conf('postgresql.conf', "recovery_target_name = 'past'\nrecovery_target_action = promote");
 $past->start;

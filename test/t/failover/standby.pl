@@ -7,8 +7,8 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/..";
 
+use LeaseCluster;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -24,7 +24,7 @@ my @writing = (
 my $primary = start_node('primary', 'autovacuum = off', allows_streaming => 1);
 
 $primary->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
+my $standby = LeaseCluster->new('standby');
 $standby->init_from_backup($primary, 'backup', has_streaming => 1);
 $standby->start;
 

@@ -10,7 +10,6 @@ use lib "$FindBin::RealBin/..";
 use FailoverTest;
 use IPC::Run;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 

@@ -9,7 +9,6 @@ use lib "$FindBin::RealBin/..";
 use FailoverTest;
 use LeaseTest;
 use List::Util qw(max min);
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 

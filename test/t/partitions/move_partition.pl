@@ -9,8 +9,8 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 
 use IPC::Run;
+use LeaseCluster;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RouterTest;
 use Test::More;
@@ -33,7 +33,7 @@ sub new_place
 {
 	my ($name) = @_;
 
-	return PostgreSQL::Test::Cluster->new($name);
+	return LeaseCluster->new($name);
 }
 
 # Options of move-partition for partition $number.

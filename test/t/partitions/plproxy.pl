@@ -11,7 +11,6 @@ use lib "$FindBin::RealBin/..";
 use ClientTest qw(can_run);
 use IPC::Run;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RouterTest;
 use Test::More;

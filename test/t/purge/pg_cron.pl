@@ -6,8 +6,8 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/..";
 
+use LeaseCluster;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use PurgeTest;
 use Test::More;
@@ -15,7 +15,7 @@ use Test::More;
 my ($sharedir) = run_command([ 'pg_config', '--sharedir' ]);
 plan skip_all => 'pg_cron is not installed' if !-e "$sharedir/extension/pg_cron.control";
 
-my $node = PostgreSQL::Test::Cluster->new('cron');
+my $node = LeaseCluster->new('cron');
 $node->init;
 $node->append_conf('postgresql.conf', <<"CONF");
 shared_preload_libraries = 'pg_cron'

@@ -10,7 +10,6 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use PurgeTest;
 use Test::More;

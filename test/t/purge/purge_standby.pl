@@ -6,8 +6,8 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/..";
 
+use LeaseCluster;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use PurgeTest;
 use Test::More;
@@ -16,7 +16,7 @@ my $primary = start_purging_node('primary', '', allows_streaming => 1);
 my $launchers = 'SELECT count(*) FROM pg_stat_activity WHERE ' . launcher();
 
 $primary->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
+my $standby = LeaseCluster->new('standby');
 $standby->init_from_backup($primary, 'backup', has_streaming => 1);
 $standby->start;
 

@@ -7,7 +7,6 @@ use lib "$FindBin::RealBin/..";
 
 use IPC::Run;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 

@@ -11,7 +11,6 @@ use lib "$FindBin::RealBin/..";
 
 use LeaseLog;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use WaitTest;

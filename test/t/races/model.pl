@@ -17,7 +17,6 @@ use lib "$FindBin::RealBin/..";
 
 use LeaseModel;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 

@@ -11,7 +11,6 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RaceLog;
 use Test::More;

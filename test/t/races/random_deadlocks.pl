@@ -12,7 +12,6 @@ use lib "$FindBin::RealBin/..";
 
 use LeaseTest;
 use List::Util qw(max shuffle);
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);

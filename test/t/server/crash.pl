@@ -9,7 +9,6 @@ use lib "$FindBin::RealBin/..";
 use IPC::Run;
 use LeaseTest;
 use List::Util qw(max);
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 

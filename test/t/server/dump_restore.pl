@@ -7,7 +7,6 @@ use FindBin;
 use lib "$FindBin::RealBin/..";
 
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 

@@ -6,8 +6,8 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/..";
 
+use LeaseCluster;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -250,7 +250,7 @@ cmp_ok(abs($counts[$_] - $counts[ $_ - 1 ]), '>', 1000, 'no session has the numb
 
 # On a standby it counts as held, until the standby is promoted.
 $primary->backup('backup');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
+my $standby = LeaseCluster->new('standby');
 $standby->init_from_backup($primary, 'backup', has_streaming => 1);
 $standby->start;
 my ($session) = holder($primary, 'promotion', '');

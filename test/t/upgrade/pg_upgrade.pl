@@ -6,8 +6,8 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/..";
 
+use LeaseCluster;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use WaitTest;
@@ -19,7 +19,7 @@ plan skip_all => 'needs a newer server: run scripts/check-upgrade' if !$other;
 # The locale has to be one that both C libraries have.
 my @locale = (extra => [ '--no-locale', '--encoding=UTF8' ]);
 my $old = start_node('old', "shared_preload_libraries = 'lease_lock'", @locale);
-my $new = PostgreSQL::Test::Cluster->new('new', install_path => $other);
+my $new = LeaseCluster->new('new', install_path => $other);
 
 # Transaction ids that do not fit into 32 bits, as after years.
 $old->stop;

@@ -8,8 +8,8 @@ use File::Copy 'copy';
 use FindBin;
 use lib "$FindBin::RealBin/..";
 
+use LeaseCluster;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use WaitTest;
@@ -85,7 +85,7 @@ write_script('two.old--two.new', <<'SQL');
 CREATE FUNCTION lease_next() RETURNS pg_catalog.bool AS 'MODULE_PATHNAME' LANGUAGE C;
 SQL
 
-my $node = PostgreSQL::Test::Cluster->new('two');
+my $node = LeaseCluster->new('two');
 $node->init;
 $node->start;
 

@@ -8,7 +8,6 @@ use lib "$FindBin::RealBin/..";
 
 use IPC::Run;
 use LeaseTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep);

@@ -8,7 +8,6 @@ use lib "$FindBin::RealBin/..";
 
 use LeaseTest;
 use List::Util qw(max min);
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use WaitTest;
