@@ -16,6 +16,7 @@
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #include "api/api.h"
@@ -105,6 +106,25 @@ interval_arg(FunctionCallInfo fcinfo, int argno, const char *what, const text *r
 	return usecs;
 }
 
+/* In ereport(): the setting that limits a ttl. */
+static int
+errdetail_max_ttl(void)
+{
+	return errdetail("Setting \"lease_lock.max_ttl\" is %s.",
+					 GetConfigOptionByName("lease_lock.max_ttl", NULL, false));
+}
+
+static void
+require_ttl_allowed(int64 ttl, const text *resource)
+{
+	if (is_above_max_ttl(ttl))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("ttl of %s is longer than allowed", which_lease(resource)),
+				 errdetail_max_ttl(),
+				 errhint("Use a shorter ttl and renew the lease in time, or ask a superuser to raise the setting.")));
+}
+
 /* Get the time to live, in microseconds, from argument number argno. */
 int64
 ttl_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
@@ -117,7 +137,7 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 					"For one that ends with the session, call lease_request() with session => true.");
 	ttl = interval_arg(fcinfo, argno, "ttl of", resource, 1, MAX_TTL,
 					   "Give an interval of more than zero and at most " YEARS ".");
-	require_ttl_allowed(resource, "ttl", ttl);
+	require_ttl_allowed(ttl, resource);
 	return ttl;
 }
 
@@ -261,14 +281,23 @@ mode_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 		request->permits = MAX_SLOT;
 }
 
-/* Get an interval that may be left out, in microseconds, from argument number argno. */
+/* Get min_hold, in microseconds, from argument number argno. */
 static int64
-span_arg(FunctionCallInfo fcinfo, int argno, const char *what, int64 max, const text *resource)
+min_hold_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 {
-	return PG_ARGISNULL(argno) ? NOT_GIVEN :
-		interval_arg(fcinfo, argno, what, resource, 0, max,
-					 max < MAX_TTL ? "Give an interval between zero and the ttl of the lease." :
-					 "Give an interval of zero to " YEARS ".");
+	int64		min_hold;
+
+	if (PG_ARGISNULL(argno))
+		return NOT_GIVEN;
+	min_hold = interval_arg(fcinfo, argno, "min_hold of", resource, 0, MAX_TTL,
+							"Give an interval of zero to " YEARS ".");
+	if (is_above_max_ttl(min_hold))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("min_hold of %s is longer than allowed", which_lease(resource)),
+				 errdetail_max_ttl(),
+				 errhint("Use a shorter one, or ask a superuser to raise the setting.")));
+	return min_hold;
 }
 
 /*
@@ -286,7 +315,7 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 	if (request->session && PG_ARGISNULL(ttl_argno))
 	{
 		request->ttl = NO_TTL;
-		require_ttl_allowed(request->resource, "ttl", request->ttl);
+		require_ttl_allowed(request->ttl, request->resource);
 	}
 	else
 		request->ttl = ttl_arg(fcinfo, ttl_argno, request->resource);
@@ -311,7 +340,7 @@ request_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 	mode_args(fcinfo, argno, request);
 	request->if_own = word_arg(fcinfo, argno + OPTION_IF_OWN, if_own_names, "if_own for", resource,
 							   "Give refuse, renew or count.");
-	request->min_hold = span_arg(fcinfo, argno + OPTION_MIN_HOLD, "min_hold of", Min(request->ttl, MAX_TTL), resource);
+	request->min_hold = min_hold_arg(fcinfo, argno + OPTION_MIN_HOLD, resource);
 	request->payload = payload_arg(fcinfo, argno + OPTION_PAYLOAD);
 	return wait;
 }

@@ -31,6 +31,7 @@ static const struct
 	[CHANGE_TRANSFER] = {durable_write, EVENT_TRANSFERRED, true},
 	[CHANGE_DOWNGRADE] = {durable_write, EVENT_DOWNGRADED, true},
 	[CHANGE_RELEASE] = {durable_release, EVENT_RELEASED, true},
+	[CHANGE_KEEP] = {durable_write, EVENT_RELEASED, true},
 	[CHANGE_COUNT_DOWN] = {durable_release, EVENT_NONE, false},
 	[CHANGE_BREAK] = {NULL, EVENT_BROKEN, true},
 	[CHANGE_REPLACE] = {NULL, EVENT_NONE, false},

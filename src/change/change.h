@@ -20,6 +20,7 @@ typedef enum LeaseChange
 	CHANGE_TRANSFER,
 	CHANGE_DOWNGRADE,			/* the shared lease that replaces an exclusive one */
 	CHANGE_RELEASE,
+	CHANGE_KEEP,				/* released, and kept for longer than the lease would have lasted */
 	CHANGE_COUNT_DOWN,			/* released once, of several times */
 	CHANGE_BREAK,
 	CHANGE_REPLACE				/* end it, because another row now has what replaces it */
@@ -42,7 +43,7 @@ extern void durable_release(void);	/* a release was written, completely */
 /* quota.c: limits of a session */
 extern void quota_init(void);
 extern char *which_lease(const text *resource);
-extern void require_ttl_allowed(const text *resource, const char *what, int64 ttl);
+extern bool is_above_max_ttl(int64 usecs);
 extern void require_lease_allowed(const text *resource, const text *owner, Oid role);
 
 #endif							/* LEASE_LOCK_CHANGE_H */

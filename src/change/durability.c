@@ -7,7 +7,8 @@
  * two holders. So the commit waits for the disk, and for the synchronous
  * standbys, even if synchronous_commit of the session would not.
  *
- * A lost release only keeps the lease until it expires. So the commit of a
+ * A lost release only keeps the lease until it expires, unless min_hold would
+ * keep it for longer: such a release counts as a grant does. So the commit of a
  * transaction that did nothing but release leases does not wait, even if
  * synchronous_commit of the session would. The transaction did nothing else if
  *

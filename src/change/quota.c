@@ -98,23 +98,17 @@ which_lease(const text *resource)
 }
 
 /*
- * Refuse a time above lease_lock.max_ttl. The time, in microseconds, is a ttl,
- * or another time that keeps other owners from the lease.
+ * Is a time above lease_lock.max_ttl? The time, in microseconds, is a ttl, or
+ * another time that keeps other owners from the lease.
  */
-void
-require_ttl_allowed(const text *resource, const char *what, int64 ttl)
+bool
+is_above_max_ttl(int64 usecs)
 {
 	require_known_limits();
-	if (max_ttl > 0 && ttl > max_ttl * 1000.0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s of %s is longer than allowed", what, which_lease(resource)),
-				 errdetail("Setting \"lease_lock.max_ttl\" is %s.",
-						   GetConfigOptionByName("lease_lock.max_ttl", NULL, false)),
-				 errhint("Use a shorter ttl and renew the lease in time, or ask a superuser to raise the setting.")));
+	return max_ttl > 0 && usecs > max_ttl * 1000.0;
 }
 
-/* Filter: leases of this owner and role that are held at this time. */
+/* Filter: leases of this owner and role that are held, or kept by min_hold, at this time. */
 typedef struct Counted
 {
 	const text *owner;
@@ -128,7 +122,7 @@ is_counted(const Lease *lease, const void *arg)
 {
 	const Counted *counted = arg;
 
-	return is_owner(lease, counted->owner) && lease->role == counted->role && is_held(lease, counted->now);
+	return lease->role == counted->role && is_held_or_kept(lease, counted->owner, counted->now);
 }
 
 /* Of an entry of the hash table of resources, which begins with a pointer to its name. */

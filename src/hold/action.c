@@ -41,8 +41,10 @@ write_release(LeaseAction *action)
 	}
 	else
 	{
-		make_tombstone(&lease, Max(action->now, lease.hold_until));	/* min_hold may keep it */
-		change_lease(action->store, action->row, &lease, CHANGE_RELEASE, &action->row->lease);
+		make_released(&lease, action->now);
+		change_lease(action->store, action->row, &lease,
+					 lease.expires_at > action->row->lease.expires_at ? CHANGE_KEEP : CHANGE_RELEASE,
+					 &action->row->lease);
 	}
 	return true;
 }

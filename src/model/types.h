@@ -60,7 +60,8 @@ typedef struct Lease
 	FullTransactionId xid;		/* transaction that granted it */
 	LeaseMode	mode;
 	int32		holds;			/* number of releases that end it */
-	TimestampTz hold_until;		/* not free before, even if released; DT_NOBEGIN: no such time */
+	TimestampTz hold_until;		/* not free before if released in time; DT_NOBEGIN: no such time */
+	text	   *kept_for;		/* of a tombstone that is kept until expires_at: who released it; else NULL */
 	int32		session_pid;	/* process whose session it ends with; 0: none */
 	int64		session_number; /* number of that session; 0: none */
 	LeaseSession session;		/* its state; not stored */

@@ -82,10 +82,37 @@ make_tombstone(Lease *lease, TimestampTz free_at)
 	lease->owner = NULL;
 	lease->expires_at = Min(lease->expires_at, free_at);
 	lease->hold_until = DT_NOBEGIN;
+	lease->kept_for = NULL;
 	lease->payload = (Datum) 0;
 	lease->session_pid = 0;
 	lease->session_number = 0;
 	lease->session = SESSION_NONE;
+}
+
+/*
+ * End a lease for its owner. Only if the lease has not expired does min_hold
+ * keep others from it, perhaps for longer than the lease would have lasted. So
+ * whoever comes after a holder that crashed need not wait for more than the ttl.
+ */
+void
+make_released(Lease *lease, TimestampTz now)
+{
+	Lease		released = *lease;
+
+	make_tombstone(lease, now);
+	if (is_held(&released, now) && released.hold_until > now)
+	{
+		lease->expires_at = released.hold_until;
+		lease->kept_for = released.owner;
+	}
+}
+
+/* Does the owner hold the lease, or is it kept because this owner released it early? */
+bool
+is_held_or_kept(const Lease *lease, const text *owner, TimestampTz now)
+{
+	return lease->owner != NULL ? is_owner(lease, owner) && is_held(lease, now) :
+		lease->kept_for != NULL && same_text(lease->kept_for, owner) && lease->expires_at > now;
 }
 
 /* The transaction that must end before the row can be written, whatever the row contains. */

@@ -29,6 +29,7 @@ const LeaseColumn lease_columns[NUM_COLUMNS] = {
 	{CHAROID, FIELD(mode), NOT_NULL, false},
 	{INT4OID, FIELD(holds), NOT_NULL, true},
 	{TIMESTAMPTZOID, FIELD(hold_until), NULL_IS(DT_NOBEGIN), true},
+	{TEXTOID, FIELD(kept_for), NULL_IS(0), false},
 	{INT4OID, FIELD(session_pid), NULL_IS(0), false},
 	{INT8OID, FIELD(session_number), NULL_IS(0), false},
 	{JSONBOID, FIELD(payload), NULL_IS(0), true},

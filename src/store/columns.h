@@ -21,7 +21,7 @@ typedef struct LeaseColumn
 	bool		renewed;		/* a renewal changes it */
 } LeaseColumn;
 
-#define NUM_COLUMNS		14
+#define NUM_COLUMNS		15
 extern const LeaseColumn lease_columns[NUM_COLUMNS];
 
 /* The columns of the primary key. */

@@ -84,6 +84,7 @@ CREATE TABLE lease_lock (
 	mode pg_catalog."char" NOT NULL,
 	holds pg_catalog.int4 NOT NULL,
 	hold_until pg_catalog.timestamptz,
+	kept_for pg_catalog.text COLLATE pg_catalog."C",
 	session_pid pg_catalog.int4,
 	session_number pg_catalog.int8,
 	payload pg_catalog.jsonb,
@@ -93,7 +94,8 @@ CREATE TABLE lease_lock (
 /* Names have at most 1024 bytes, so they need no TOAST table. */
 ALTER TABLE lease_lock
 	ALTER COLUMN resource SET STORAGE PLAIN,
-	ALTER COLUMN owner SET STORAGE PLAIN;
+	ALTER COLUMN owner SET STORAGE PLAIN,
+	ALTER COLUMN kept_for SET STORAGE PLAIN;
 
 /*
  * Only the functions below access these objects. Default privileges of the
@@ -121,6 +123,7 @@ COMMENT ON COLUMN lease_lock.xid IS 'transaction that granted the lease';
 COMMENT ON COLUMN lease_lock.mode IS 'x exclusive, s shared, p permit';
 COMMENT ON COLUMN lease_lock.holds IS 'how many releases end the lease';
 COMMENT ON COLUMN lease_lock.hold_until IS 'a lease that is released earlier is not granted before this time';
+COMMENT ON COLUMN lease_lock.kept_for IS 'owner that released the lease, while it is kept until expires_at for that';
 COMMENT ON COLUMN lease_lock.session_pid IS 'process of the session that the lease ends with; NULL: it does not end with a session';
 COMMENT ON COLUMN lease_lock.session_number IS 'number of that session';
 COMMENT ON COLUMN lease_lock.payload IS 'payload of the lease';

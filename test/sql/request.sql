@@ -114,10 +114,46 @@ SELECT lease_acquire('job', '1 hour', 'bob');
 SELECT granted FROM lease_request('long', '1 hour', 'ann', min_hold => '30 minutes');
 UPDATE lease_lock SET hold_until = now() - interval '1 second' WHERE resource = 'long';
 SELECT lease_release('long', 'ann'), lease_acquire('long', '1 hour', 'bob');
--- it never outlasts the lease itself
-SELECT granted FROM lease_request('equal', '1 hour', 'ann', min_hold => '1 hour');
-UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'equal';
-SELECT lease_release('equal', 'ann'), lease_acquire('equal', '1 hour', 'bob');
+-- it may be longer than the ttl: kept after a release in time, but not after the lease has expired
+SELECT granted FROM lease_request('hourly', '1 minute', 'ann', min_hold => '1 hour');
+SELECT lease_release('hourly', 'ann'), lease_acquire('hourly', '1 hour', 'bob');
+SELECT owner, state, expires_in BETWEEN '59 minutes' AND '1 hour' AS kept FROM lease_status WHERE resource = 'hourly';
+SELECT granted FROM lease_request('crashed', '1 minute', 'ann', min_hold => '1 hour');
+UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'crashed';
+SELECT lease_acquire('crashed', '1 hour', 'bob');
+SELECT granted FROM lease_request('late', '1 minute', 'ann', min_hold => '1 hour');
+UPDATE lease_lock SET expires_at = now() - interval '1 second' WHERE resource = 'late';
+SELECT lease_release('late', 'ann'), lease_acquire('late', '1 hour', 'bob');
+-- a renewal that moves the end before it does not forget it; nor do a transfer and a downgrade
+SELECT granted FROM lease_request('moved', '1 hour', 'ann', min_hold => '30 minutes');
+SELECT granted, reason FROM lease_request('moved', '1 minute', 'ann', if_own => 'renew');
+SELECT lease_transfer('moved', 'ann', 'bob') > 0 AS transferred, lease_downgrade('moved', 'bob') > 0 AS downgraded, lease_release('moved', 'bob');
+SELECT mode, state, expires_in BETWEEN '29 minutes' AND '30 minutes' AS kept FROM lease_status WHERE resource = 'moved';
+SELECT lease_acquire('moved', '1 hour', 'carl');
+-- counted: only the last release keeps it
+SELECT granted FROM lease_request('counted', '1 minute', 'ann', min_hold => '30 minutes');
+SELECT granted, reason FROM lease_request('counted', '1 minute', 'ann', min_hold => '1 hour', if_own => 'count');
+SELECT lease_release('counted', 'ann') AS first, lease_token('counted', 'ann') > 0 AS held, lease_release('counted', 'ann') AS second;
+SELECT state, expires_in BETWEEN '59 minutes' AND '1 hour' AS kept FROM lease_status WHERE resource = 'counted';
+-- a failed run gives its lease back at once, in one statement; not a lease that is kept already, nor that of another owner
+SELECT granted FROM lease_request('failed', '1 minute', 'ann', min_hold => '1 hour');
+SELECT lease_release('failed', 'ann') FROM lease_request('failed', '1 minute', 'ann', if_own => 'renew', min_hold => '0') AS g WHERE g.granted;
+SELECT lease_acquire('failed', '1 hour', 'bob');
+SELECT lease_release('failed', 'ann') FROM lease_request('failed', '1 minute', 'ann', if_own => 'renew', min_hold => '0') AS g WHERE g.granted;
+SELECT lease_release('hourly', 'ann') FROM lease_request('hourly', '1 minute', 'ann', if_own => 'renew', min_hold => '0') AS g WHERE g.granted;
+-- a release that is rolled back keeps nothing
+BEGIN;
+SELECT granted FROM lease_request('undone', '1 minute', 'ann', min_hold => '1 hour');
+SAVEPOINT s;
+SELECT lease_release('undone', 'ann'), lease_token('undone', 'ann');
+ROLLBACK TO s;
+SELECT lease_token('undone', 'ann') > 0 AS held;
+COMMIT;
+-- whose it is stands in the row, for the quota, until the lease is granted again
+SELECT resource, owner, kept_for, hold_until IS NULL AS done FROM lease_lock WHERE resource IN ('hourly', 'late', 'failed') ORDER BY resource;
+UPDATE lease_lock SET expires_at = now() WHERE resource = 'hourly';
+SELECT lease_acquire('hourly', '1 hour', 'bob');
+SELECT owner, kept_for FROM lease_lock WHERE resource = 'hourly';
 -- the slot of a permit or a reader is kept as well
 SELECT granted FROM lease_request('pool', '1 hour', 'ann', mode => 'permit', permits => 1, min_hold => '30 minutes');
 SELECT lease_release('pool', 'ann'), lease_acquire_permit('pool', 1, '1 hour', 'bob') AS one, lease_acquire_permit('pool', 2, '1 hour', 'bob') AS two, lease_acquire('pool', '1 hour', 'carl') AS exclusive;
@@ -203,7 +239,11 @@ SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', permits 
 SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', mode => 'shared', permits => 3) $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', if_own => NULL) $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', min_hold => '-1 s') $$);
+SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', min_hold => '100001 years') $$);
+SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', min_hold => '178000000 years') $$);
+SET lease_lock.max_ttl = '1h';
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', min_hold => '61 minutes') $$);
+RESET lease_lock.max_ttl;
 SELECT count(*) FROM lease_lock WHERE resource = 'door';
 -- NULL is the same as leaving an option out
 SELECT granted FROM lease_request('door', '1 hour', 'ann', min_hold => NULL, payload => NULL, permits => NULL);

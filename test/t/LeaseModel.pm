@@ -22,7 +22,7 @@ sub outcomes
 {
 	return ((map { ("$_ granted", "$_ refused") } 'exclusive', 'shared', 'permit', 'all', 'any'),
 		(map { ("$_ done", "$_ not done") } 'release', 'renew', 'transfer', 'break'),
-		'granted again', 'released once of several', 'kept by min_hold',
+		'granted again', 'released once of several', 'kept by min_hold', 'kept for longer than the ttl',
 		'late release', 'taken over', 'transfer to a holder', 'transaction undone', 'savepoint undone');
 }
 
@@ -168,7 +168,7 @@ my %wide_rules = (
 			go_on($resources[$i], sub {
 				my @own = all_of($call->{owner});
 
-				finish($_, max($s->{now}, $_->{hold})) foreach @own;
+				finish($_) foreach @own;
 				return $right{ scalar @own } ? undef : 'another number';
 			});
 		}

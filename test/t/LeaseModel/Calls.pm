@@ -60,7 +60,7 @@ sub random_request
 		mode => $mode,
 		permits => $mode eq 'permit' ? one_of(1, 2, 3) : undef,
 		if_own => one_of('refuse', 'renew', 'count'),
-		min_hold => one_of(undef, $call->{ttl}, int($call->{ttl} / 2)) || undef,
+		min_hold => one_of(undef, undef, 1, 3, $call->{ttl} || undef),
 		payload => one_of(undef, undef, '1', '2')
 	};
 }

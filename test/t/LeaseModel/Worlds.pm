@@ -222,15 +222,19 @@ sub renew_as_requested
 	return $own;
 }
 
-# Release a lease. It may be kept for a while.
+# Release a lease. In time, it may be kept for a while, perhaps for longer than it
+# would have lasted.
 sub finish
 {
-	my ($lease, $free_at) = @_;
+	my ($lease) = @_;
+	my $until = min($lease->{end}, $s->{now});
 
 	$count->{'late release'}++ unless held($lease);
+	$until = max($s->{now}, $lease->{hold}) if held($lease);
+	$count->{'kept by min_hold'}++ if $until > $s->{now};
+	$count->{'kept for longer than the ttl'}++ if $until > $lease->{end};
 	$lease->{owner} = $lease->{payload} = undef;
-	$lease->{end} = min($lease->{end}, $free_at);
-	$count->{'kept by min_hold'}++ if taken($lease);
+	$lease->{end} = $until;
 }
 
 # Release the lease of an owner: the held one, else the latest one.
@@ -247,7 +251,7 @@ sub release
 	}
 	else
 	{
-		finish($lease, max($s->{now}, held($lease) ? $lease->{hold} : 0));
+		finish($lease);
 	}
 	return 't';
 }

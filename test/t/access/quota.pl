@@ -63,6 +63,10 @@ refused('free', q{SELECT lease_acquire('r2', '250.001 ms', 'o')}, '22023', 'leas
 is($node->safe_psql('postgres', q{SET lease_lock.max_ttl = '30 d'; SELECT lease_acquire('x', '30 days', 'o'); SHOW lease_lock.max_ttl}),
 	"t\n30d", 'ttl: a month can be a limit');
 
+is(as('limited', q{SELECT granted FROM lease_request('k', '1 s', 'o', min_hold => '1 min')}), 't', 'min_hold: up to the limit');
+refused('limited', q{SELECT lease_request('r', '1 s', 'o', min_hold => '61 s')}, '22023',
+	'min_hold of the lease on "r" is longer than allowed.*DETAIL:  Setting "lease_lock.max_ttl" is 1min\..*HINT:  Use a shorter one', 'min_hold: beyond it');
+
 # how many leases
 clean();
 is(as('limited', $two), 't|t', 'leases: up to the limit');
@@ -97,6 +101,20 @@ as('limited', q{SELECT lease_acquire('a', '1 ms', 'o'), lease_acquire('b', '1 ms
 is(as('limited', q{SELECT lease_acquire('c', '1 min', 'o'); SELECT lease_acquire('a', '1 min', 'o')}), "t\nt", 'leases: expired ones do not count, and can be taken over');
 refused('limited', q{SELECT lease_acquire('b', '1 min', 'o')}, '53400', 'too many leases', 'leases: taken over, it counts again');
 is($node->safe_psql('postgres', q{SELECT owner, state FROM lease_status WHERE resource = 'b'}), 'o|expired', 'leases: the row is as it was');
+
+# what is kept after a release counts, for its owner and role alone, as long as it is kept
+my $keep = q{SELECT granted FROM lease_request('a', '1 s', 'o', min_hold => '1 min'); SELECT lease_release('a', 'o')};
+clean();
+is(as('limited', "$keep; SELECT lease_acquire('b', '1 min', 'o')"), "t\nt\nt", 'kept: up to the limit');
+refused('limited', $third, '53400', $too_many, 'kept: counts');
+is(as('limited', q{SELECT lease_acquire('c', '1 min', 'p'), lease_acquire('d', '1 min', 'p')}), 't|t', 'kept: not for another owner');
+is(as('free', q{SELECT lease_acquire('e', '1 min', 'o')}), 't', 'kept: not for another role');
+$node->safe_psql('postgres', q{UPDATE lease_lock SET expires_at = now() WHERE resource = 'a'; SELECT lease_release('c', 'p')});
+is(as('limited', $third), 't', 'kept: not when that is over');
+clean();
+is(as('limited', "$keep; SELECT lease_acquire('b', '1 min', 'o')"), "t\nt\nt", 'kept, and broken: up to the limit');
+is($node->safe_psql('postgres', q{SELECT lease_break('a')}), 't', 'kept, and broken: by an administrator');
+is(as('limited', $third), 't', 'kept, and broken: no longer counts');
 
 # within one transaction
 clean();

@@ -350,5 +350,32 @@ compare("SET lock_timeout = '5 ms'; SELECT c || ':' || call || '=' || act(call, 
 
 $other->query_safe('ROLLBACK');
 $other->quit;
+
+# What a release leaves, by the end of the lease and by min_hold: the row is free, unless
+# min_hold is not over and the lease was still held. Then it is kept until min_hold is over,
+# even if the lease would have ended before.
+my %ends = (expired => '-1 h', held => '1 h');
+my %min_holds = (none => undef, over => '-1 min', shorter => '1 min', longer => '2 h');
+my ($rows, $wrong) = ('', '');
+foreach my $mode ('x', 's', 'p')
+{
+	foreach my $end (sort keys %ends)
+	{
+		foreach my $min_hold (sort keys %min_holds)
+		{
+			my $kept = $end eq 'held' && $min_hold =~ /^(shorter|longer)$/ ? "now() + interval '$min_holds{$min_hold}'" : 'NULL';
+			my $until = defined $min_holds{$min_hold} ? "now() + interval '$min_holds{$min_hold}'" : 'NULL';
+			my $slot = $mode eq 'x' ? 0 : 1;
+
+			$rows .= "INSERT INTO lease_lock (resource, slot, owner, expires_at, hold_until, token, granted_at, xid, role, mode, holds)
+				VALUES ('$mode $end $min_hold', $slot, 'me', now() + interval '$ends{$end}', $until, 1, now(), pg_current_xact_id(), 10, '$mode', 1);\n";
+			$wrong .= "SELECT '$mode $end $min_hold' FROM lease_lock WHERE resource = '$mode $end $min_hold'
+				AND (owner IS NOT NULL OR hold_until IS NOT NULL OR kept_for IS DISTINCT FROM CASE WHEN $kept IS NOT NULL THEN 'me' END
+					OR CASE WHEN $kept IS NULL THEN expires_at > clock_timestamp() ELSE expires_at IS DISTINCT FROM $kept END);\n";
+		}
+	}
+}
+is($node->safe_psql('postgres', "BEGIN; TRUNCATE lease_lock; $rows
+	SELECT count(*) FROM lease_lock WHERE NOT lease_release(resource, 'me'); $wrong COMMIT"), 0, 'what a release leaves');
 $node->stop;
 done_testing();

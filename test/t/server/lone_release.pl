@@ -58,6 +58,9 @@ sub flushed
 	my ($before, $after);
 
 	$session->query_safe(q{SELECT lease_acquire('a', '1 hour', 'o'), lease_acquire('b', '1 hour', 'o'), lease_acquire_shared('c', '1 hour', 'o')});
+	$session->query_safe(q{
+		SELECT lease_break('kept'), lease_break('kept for long');
+		SELECT lease_request('kept', '1 hour', 'keeper', min_hold => '1 min'), lease_request('kept for long', '1 min', 'keeper', min_hold => '1 hour')});
 	$session->query_safe(q{BEGIN; UPDATE t SET n = n + 1; COMMIT});
 	$before = $session->query_safe($flush_lsn);
 	$session->query_safe($sql);
@@ -89,6 +92,7 @@ my $update = 'UPDATE t SET n = n + 1';
 my %lone = (
 	'a release' => $release,
 	'a release in a block' => "BEGIN; $release; COMMIT",
+	'a release that min_hold keeps for less than the ttl' => q{SELECT lease_release('kept', 'keeper')},
 	'a release with its token' => q{SELECT lease_release('a', 'o', lease_token('a', 'o'))},
 	'two releases' => q{SELECT lease_release('a', 'o'), lease_release('c', 'o')},
 	'two releases in a block' => qq{BEGIN; $release; SELECT count(*) FROM t; SELECT lease_release('b', 'o'); COMMIT},
@@ -119,6 +123,7 @@ my %flushed = (
 	'a release and a transfer' => "BEGIN; $release; SELECT lease_transfer('b', 'o', 'other'); SELECT lease_release('b', 'other'); COMMIT",
 	'a release in a procedure that writes later' => q{CALL release_and_write('a')},
 	'a release that is prepared' => "BEGIN; $release; PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'",
+	'a release that min_hold keeps for longer than the ttl' => q{SELECT lease_release('kept for long', 'keeper')},
 	'an update alone' => $update,
 	'a grant alone' => q{SELECT lease_acquire('new', '1 hour', 'o')});
 
@@ -141,20 +146,23 @@ $session->query_safe('RESET lease_lock.flush_releases');
 
 # With synchronous_commit = off, what must be flushed still is.
 is(flushed($flushed{$_}), 't', "synchronous_commit = off, $_: flushed")
-  foreach 'a grant alone', 'a release, then a grant', 'a grant, then a release', 'a release and a renewal', 'a release and a transfer';
+  foreach 'a grant alone', 'a release that min_hold keeps for longer than the ttl', 'a release, then a grant', 'a grant, then a release', 'a release and a renewal', 'a release and a transfer';
 not_flushed($update, 'synchronous_commit = off, an update alone: not flushed');
 $session->query_safe('SET lease_lock.durable = off');
 not_flushed($flushed{'a grant alone'}, 'durable = off, a grant alone: not flushed');
 $session->query_safe('SET lease_lock.durable = local');
 is(flushed($flushed{'a grant alone'}), 't', 'durable = local, a grant alone: flushed');
 
-# A release that a crash takes back keeps the lease, and nothing else.
-$session->query_safe(q{RESET ALL; SELECT lease_acquire('crash', '1 hour', 'o')});
+# A release that a crash takes back keeps the lease, and nothing else. If min_hold keeps
+# it for longer than the ttl, the crash takes nothing back.
+$session->query_safe(q{RESET ALL; SELECT lease_acquire('crash', '1 hour', 'o'), lease_request('hourly', '1 min', 'o', min_hold => '1 hour')});
+$session->query_safe(q{SELECT lease_release('hourly', 'o')});
 $session->query_safe(q{SELECT lease_release('crash', 'o')});
 $node->stop('immediate');
 $node->start;
 is($node->safe_psql('postgres', q{SELECT lease_acquire('crash', '1 hour', 'other')}), 'f', 'a lost release: the lease is held');
 is($node->safe_psql('postgres', q{SELECT lease_release('crash', 'o')}), 't', 'and can be released again');
+is($node->safe_psql('postgres', q{SELECT state, expires_in > '50 min' FROM lease_status WHERE resource = 'hourly'}), 'released|t', 'what min_hold keeps stays kept');
 $node->stop;
 
 done_testing();
