@@ -174,6 +174,9 @@ take_turn(Line line)
 		next = queue_next_in_line(entry, line);
 		if (entry->waiter == MY_PROC_NUMBER)
 		{
+			/* It found the lease free, whoever else was told, and what it knew before. */
+			if (entry->known_end > clock_monotonic())
+				entry->known_end = 0;
 			if (is_passed_over(entry))
 				pg_atomic_write_u32(&entry->state, TURN_QUEUED);
 			return true;
