@@ -12,11 +12,11 @@ use Test::More;
 
 my $bench = "$FindBin::RealBin/../../bench";
 
-# The rows of item n, by what they say.
+# The rows of item sizes, by what they say.
 sub sizes
 {
 	my ($tables) = @_;
-	my ($item) = $tables =~ /^### \(n\)(.*?)(?=^### |\z)/msg;
+	my ($item) = $tables =~ /^### \(sizes\)(.*?)(?=^### |\z)/msg;
 
 	return $item =~ /^\| ([^|]+?) \| (\d+ (?:bytes|kB|MB)) \|$/mg;
 }
@@ -26,7 +26,7 @@ my ($printed, $progress);
 {
 	local @ENV{qw(PGHOST PGPORT PGUSER)} = ($node->host, $node->port, 'postgres');
 
-	IPC::Run::run([ "$bench/run", 'n' ], '<', \undef, '>', \$printed, '2>', \$progress);
+	IPC::Run::run([ "$bench/run", 'sizes' ], '<', \undef, '>', \$printed, '2>', \$progress);
 	is($?, 0, 'the item runs') or diag($progress);
 }
 my %kept = sizes(slurp_file("$bench/results/sizes.md"));

@@ -15,7 +15,7 @@ use Test::More;
 use Time::HiRes qw(usleep time);
 use WaitTest;
 
-my $queries = "$FindBin::RealBin/../../../docs/prometheus-queries.yaml";
+my $queries = "$FindBin::RealBin/../../../contrib/prometheus/queries.yaml";
 my ($exporter) = grep { -x } map { "$_/prometheus-postgres-exporter" } split /:/, $ENV{PATH};
 
 plan skip_all => 'no exporter (Debian package prometheus-postgres-exporter)' if !defined $exporter;
@@ -120,7 +120,7 @@ like($metrics, qr/^# HELP \Q$_\E \S.*\n# TYPE \Q$_\E $metric{$_}$/m, "metric: $_
 
 # The collector of sql_exporter has the same metrics, except for the histogram; its queries return the columns.
 {
-	my $collector = slurp_file("$FindBin::RealBin/../../../docs/sql_exporter.collector.yaml");
+	my $collector = slurp_file("$FindBin::RealBin/../../../contrib/prometheus/sql_exporter.collector.yaml");
 	my %query = $collector =~ /^  - query_name: (\w+)\n    query: \|\n((?:      .*\n)+)/mg;
 	my (%columns, %collected);
 

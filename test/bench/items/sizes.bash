@@ -19,7 +19,7 @@ size_init()
 size_start()	# max_connections, lease_lock.stats_databases
 {
 	as_server "$bin/pg_ctl" -D "$work/sizes/data" -l "$work/sizes/log" -o "-c max_connections=$1 -c lease_lock.stats_databases=$2" -w start >/dev/null
-	samples["n memory $1 $2"]=$(size_sql -c "SELECT sum(allocated_size) FROM pg_shmem_allocations WHERE name LIKE 'lease%'")
+	samples["sizes memory $1 $2"]=$(size_sql -c "SELECT sum(allocated_size) FROM pg_shmem_allocations WHERE name LIKE 'lease%'")
 }
 
 size_stop()
@@ -47,7 +47,7 @@ size_wal()	# name
 
 	before=$(size_sql -c 'SELECT pg_current_wal_insert_lsn()')
 	size_repeat "$size_calls" "$durable"
-	samples["n $1"]=$(size_sql -c "SELECT round((pg_current_wal_insert_lsn() - '$before') / $size_calls)")
+	samples["sizes $1"]=$(size_sql -c "SELECT round((pg_current_wal_insert_lsn() - '$before') / $size_calls)")
 }
 
 size_new_table()
@@ -65,15 +65,15 @@ size_space()	# name, leases, resource, owner
 {
 	size_new_table
 	size_sql -c "SELECT count(lease_acquire($3, '1 hour', $4)) FROM generate_series(1, $2) AS n" >/dev/null
-	samples["n table, $1"]=$(($(size_of lease_lock) / $2))
-	samples["n index, $1"]=$(($(size_of lease_lock_pkey) / $2))
+	samples["sizes table, $1"]=$(($(size_of lease_lock) / $2))
+	samples["sizes index, $1"]=$(($(size_of lease_lock_pkey) / $2))
 }
 
-item_n()
+item_sizes()
 {
 	local name="'size:' || lpad(:n::text, 15, '0')" owner="'$size_owner'" before updates
 
-	echo '(n) sizes' >&2
+	echo '(sizes) sizes' >&2
 	size_init
 	size_start 100 256
 	size_new_table
@@ -100,19 +100,19 @@ item_n()
 	size_new_table
 	size_sql -c "SELECT count(lease_acquire('size:' || lpad(n::text, 15, '0'), '1 hour', $owner)) FROM generate_series(1, 100) AS n" \
 		-c "SELECT lease_release_all($owner)" >/dev/null
-	samples["n first table"]=$(size_of lease_lock)
-	samples["n first index"]=$(size_of lease_lock_pkey)
+	samples["sizes first table"]=$(size_of lease_lock)
+	samples["sizes first index"]=$(size_of lease_lock_pkey)
 	size_repeat $((updates / 2)) "$fast" <<<"\\set n random(1, 100)
 		SELECT lease_acquire($name, '1 hour', $owner);
 		SELECT lease_release($name, $owner);"
-	samples["n hot table"]=$(size_of lease_lock)
-	samples["n hot index"]=$(size_of lease_lock_pkey)
+	samples["sizes hot table"]=$(size_of lease_lock)
+	samples["sizes hot index"]=$(size_of lease_lock_pkey)
 	before=$(size_of lease_lock)
 	size_sql -c "BEGIN" -c "SELECT pg_current_xact_id()" -c "PREPARE TRANSACTION 'old'" >/dev/null
 	size_repeat $((updates / 8)) "$fast" <<<"\\set n random(1, 100)
 		SELECT lease_acquire($name, '1 hour', $owner);
 		SELECT lease_release($name, $owner);"
-	samples["n version"]=$((($(size_of lease_lock) - before) / (updates / 4)))
+	samples["sizes version"]=$((($(size_of lease_lock) - before) / (updates / 4)))
 	size_stop
 
 	size_start 1000 256
@@ -122,30 +122,30 @@ item_n()
 	rm -rf "$work/sizes"
 }
 
-report_n()
+report_sizes()
 {
 	local name
 
-	printf '\n### (n) Sizes\n\nResources of 20 bytes, owners of 36, in pages of 8 kB. WAL is without images of pages.\n'
+	printf '\n### (sizes) Sizes\n\nResources of 20 bytes, owners of 36, in pages of 8 kB. WAL is without images of pages.\n'
 	header what size
-	row 'WAL of acquire and release, the resource is in the table' "${samples["n pair"]} bytes"
-	row 'WAL of acquire, the resource is new' "${samples["n new"]} bytes"
-	row 'WAL of a renewal' "${samples["n renewal"]} bytes"
-	row 'WAL of a refused try' "${samples["n refused"]} bytes"
-	row "table, each of 100,000 leases" "${samples["n table, short"]} bytes"
-	row 'primary key, names in order' "${samples["n index, short"]} bytes"
-	row 'primary key, names at random' "${samples["n index, random"]} bytes"
-	row '1,000,000 leases with the primary key, names in order' "$((samples["n table, short"] + samples["n index, short"])) MB"
-	row '1,000,000 leases with the primary key, names at random' "$((samples["n table, random"] + samples["n index, random"])) MB"
-	row 'table, resource and owner of 1024 bytes' "${samples["n table, long"]} bytes"
-	row 'primary key, resource and owner of 1024 bytes' "${samples["n index, long"]} bytes"
-	row 'table of 100 leases, released once' "$((samples["n first table"] / 1024)) kB"
-	row 'the table after 40,000 changes more' "$((samples["n hot table"] / 1024)) kB"
-	row 'primary key of 100 leases, released once' "$((samples["n first index"] / 1024)) kB"
-	row 'the primary key after 40,000 changes more' "$((samples["n hot index"] / 1024)) kB"
-	row 'a change of a lease beside an old snapshot' "${samples["n version"]} bytes"
-	row 'shared memory, max_connections = 100' "$((samples["n memory 100 256"] / 1000)) kB"
-	row 'shared memory, max_connections = 1000' "$((samples["n memory 1000 256"] / 1000)) kB"
-	row 'shared memory, each further connection' "$(((samples["n memory 1000 256"] - samples["n memory 100 256"]) / 900)) bytes"
-	row 'shared memory, each of lease_lock.stats_databases' "$(((samples["n memory 100 256"] - samples["n memory 100 1"]) / 255)) bytes"
+	row 'WAL of acquire and release, the resource is in the table' "${samples["sizes pair"]} bytes"
+	row 'WAL of acquire, the resource is new' "${samples["sizes new"]} bytes"
+	row 'WAL of a renewal' "${samples["sizes renewal"]} bytes"
+	row 'WAL of a refused try' "${samples["sizes refused"]} bytes"
+	row "table, each of 100,000 leases" "${samples["sizes table, short"]} bytes"
+	row 'primary key, names in order' "${samples["sizes index, short"]} bytes"
+	row 'primary key, names at random' "${samples["sizes index, random"]} bytes"
+	row '1,000,000 leases with the primary key, names in order' "$((samples["sizes table, short"] + samples["sizes index, short"])) MB"
+	row '1,000,000 leases with the primary key, names at random' "$((samples["sizes table, random"] + samples["sizes index, random"])) MB"
+	row 'table, resource and owner of 1024 bytes' "${samples["sizes table, long"]} bytes"
+	row 'primary key, resource and owner of 1024 bytes' "${samples["sizes index, long"]} bytes"
+	row 'table of 100 leases, released once' "$((samples["sizes first table"] / 1024)) kB"
+	row 'the table after 40,000 changes more' "$((samples["sizes hot table"] / 1024)) kB"
+	row 'primary key of 100 leases, released once' "$((samples["sizes first index"] / 1024)) kB"
+	row 'the primary key after 40,000 changes more' "$((samples["sizes hot index"] / 1024)) kB"
+	row 'a change of a lease beside an old snapshot' "${samples["sizes version"]} bytes"
+	row 'shared memory, max_connections = 100' "$((samples["sizes memory 100 256"] / 1000)) kB"
+	row 'shared memory, max_connections = 1000' "$((samples["sizes memory 1000 256"] / 1000)) kB"
+	row 'shared memory, each further connection' "$(((samples["sizes memory 1000 256"] - samples["sizes memory 100 256"]) / 900)) bytes"
+	row 'shared memory, each of lease_lock.stats_databases' "$(((samples["sizes memory 100 256"] - samples["sizes memory 100 1"]) / 255)) bytes"
 }

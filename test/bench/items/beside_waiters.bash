@@ -35,11 +35,11 @@ end_waits()	# database
 # Where they wait, and by which statement.
 waits=('lease_bench SELECT' 'lease_bench CALL' 'lease_bench_other SELECT')
 
-item_k()
+item_beside_waiters()
 {
 	local round count where wait statement
 
-	echo '(k) pairs beside waiters' >&2
+	echo '(beside_waiters) pairs beside waiters' >&2
 	create_database lease_bench_other 1
 	for ((round = 0; round < rounds; round++)); do
 		for wait in "${waits[@]}"; do
@@ -47,24 +47,24 @@ item_k()
 			for count in $bystanders; do
 				sql lease_bench -c 'TRUNCATE lease_lock'
 				send_to_wait "$count" "$where" "$statement"
-				measure "k $wait $count" lease_bench pair_exclusive 8 "$fast"
+				measure "beside_waiters $wait $count" lease_bench pair_exclusive 8 "$fast"
 				end_waits "$where"
 			done
 		done
 	done
 }
 
-report_k()
+report_beside_waiters()
 {
 	local count wait where statement least=${bystanders%% *}
 
-	printf '\n### (k) Acquire and release beside sessions that wait for another lease: pairs per second, 8 clients, not durable\n'
+	printf '\n### (beside_waiters) Acquire and release beside sessions that wait for another lease: pairs per second, 8 clients, not durable\n'
 	header 'they wait in' by waiters 'pairs per second' 'ratio to none'
 	for wait in "${waits[@]}"; do
 		read -r where statement <<<"$wait"
 		for count in $bystanders; do
 			row "${where/#lease_bench_other/another database}" "\`$statement\`" "$count" \
-				"$(cell "k $wait $count")" "$(ratio "k $wait $count" "k $wait $least")"
+				"$(cell "beside_waiters $wait $count")" "$(ratio "beside_waiters $wait $count" "beside_waiters $wait $least")"
 		done
 	done
 }

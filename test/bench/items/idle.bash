@@ -25,7 +25,7 @@ idle_cost()	# data folder, pattern
 
 measure_idle()	# name, data folder
 {
-	local key="m $1" before_lease before_all after_lease after_all
+	local key="idle $1" before_lease before_all after_lease after_all
 
 	read -r -a before_lease <<<"$(idle_cost "$2" 'lease_lock')"
 	read -r -a before_all <<<"$(idle_cost "$2" .)"
@@ -72,11 +72,11 @@ run_idle()	# databases, preload: yes or no
 	rm -rf "$folder"
 }
 
-item_m()
+item_idle()
 {
 	local round count
 
-	echo '(m) idle' >&2
+	echo '(idle) idle' >&2
 	idle_seconds=$((seconds * 10))
 	for ((round = 0; round < (rounds + 2) / 3; round++)); do
 		for count in $idle_databases; do
@@ -86,16 +86,16 @@ item_m()
 	done
 }
 
-report_m()
+report_idle()
 {
 	local count
 
-	printf '\n### (m) An idle server, a minute\n'
+	printf '\n### (idle) An idle server, a minute\n'
 	header databases 'context switches of lease_lock, nothing was granted' 'after one lease in each has ended' \
 		'processor time of the server in ms, nothing was granted' 'after one lease in each has ended'
 	for count in $idle_databases; do
-		row "$count" "$(cell "m $count yes none switches")" "$(cell "m $count yes ended switches")" \
-			"$(cell "m $count yes none ticks")" "$(cell "m $count yes ended ticks")"
+		row "$count" "$(cell "idle $count yes none switches")" "$(cell "idle $count yes ended switches")" \
+			"$(cell "idle $count yes none ticks")" "$(cell "idle $count yes ended ticks")"
 	done
 	row '100, not preloaded' '' '' "$(cell 'm 100 no none ticks')" "$(cell 'm 100 no ended ticks')"
 }

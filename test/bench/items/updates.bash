@@ -1,4 +1,4 @@
-# Statements of item f; the table goes in place of the %s.
+# The statements; the table goes in place of the %s.
 declare -A update_statements=(
 	[update_row]='\set k random(1, 1000)
 UPDATE item_%s SET n = n + 1 WHERE client = :client_id AND k = :k;'
@@ -17,11 +17,11 @@ declare -A update_tables=(
 update_kinds='update_row update_each update_rows count_row count_rows'
 
 # Updates of protected tables, and of such with a version column.
-item_f()
+item_updates()
 {
 	local round count mode session kind table length
 
-	echo '(f) updates behind a trigger' >&2
+	echo '(updates) updates behind a trigger' >&2
 	sql lease_bench -f "$here/setup/guarded.sql" >/dev/null
 	for kind in $update_kinds; do
 		for table in ${update_tables[$kind]}; do
@@ -37,7 +37,7 @@ item_f()
 				sql lease_bench -c 'VACUUM item_plain, item_guarded, item_empty, item_versioned' -c CHECKPOINT
 				for ((round = 0; round < rounds; round++)); do
 					for table in ${update_tables[$kind]}; do
-						measure "f $kind $table $mode $count" lease_bench "$work/${kind}_$table" "$count" "$session" -T "$length"
+						measure "updates $kind $table $mode $count" lease_bench "$work/${kind}_$table" "$count" "$session" -T "$length"
 					done
 				done
 			done
@@ -46,11 +46,11 @@ item_f()
 	expect 'versions were counted' lease_bench 'SELECT sum(version) > 0 AND bool_and(version = n) FROM item_versioned'
 }
 
-report_f()
+report_updates()
 {
 	local mode count kind label name table empty
 
-	printf '\n### (f) Updates behind a trigger, transactions per second\n'
+	printf '\n### (updates) Updates behind a trigger, transactions per second\n'
 	header mode clients 'what' 'no trigger' 'guard, or version' 'empty trigger' 'guard, or version / none' 'empty / none'
 	for mode in durable fast; do
 		for kind in $update_kinds; do
@@ -62,7 +62,7 @@ report_f()
 				count_rows) label='version, 1,000 rows in one statement' ;;
 			esac
 			for count in 1 16; do
-				name="f $kind"
+				name="updates $kind"
 				table=$([[ $kind == count_* ]] && echo versioned || echo guarded)
 				empty=$([[ $kind == count_* ]] && echo plain || echo empty)
 				row "${mode/fast/not durable}" "$count" "$label" "$(cell "$name plain $mode $count")" \

@@ -1,4 +1,4 @@
-# Besides, the same by hand: pairs as in item b, and a look that finds the row held.
+# Besides, the same by hand: pairs as in item pairs, and a look that finds the row held.
 
 # The first write to a page after a checkpoint logs the whole page. That is no
 # matter of the table's size but of how long ago the checkpoint was, and would
@@ -10,11 +10,11 @@ touch_pages()	# table, column
 }
 
 # A large table against a small one.
-item_d()
+item_large_table()
 {
 	local round mode session size database half
 
-	echo "(d) $rows leases against $small_rows" >&2
+	echo "(large_table) $rows leases against $small_rows" >&2
 	create_database lease_bench_small "$small_rows"
 	create_database lease_bench_large "$rows"
 	sql lease_bench_small -v rows="$small_rows" -f "$here/setup/by_hand_kept.sql"
@@ -26,10 +26,10 @@ item_d()
 			for size in small large; do
 				database=lease_bench_$size
 				half=$(($([ $size = small ] && echo "$small_rows" || echo "$rows") / 2))
-				measure "d pair $size $mode" "$database" pair_lease 1 "$session" -D resources="$half"
-				measure "d pair by hand $size $mode" "$database" pair_sql_kept 1 "$session" -D resources="$half"
-				measure "d try $size $mode" "$database" try_random 1 "$session" -D resources="$half"
-				measure "d try by hand $size $mode" "$database" look_random 1 "$session" -D resources="$half"
+				measure "large_table pair $size $mode" "$database" pair_lease 1 "$session" -D resources="$half"
+				measure "large_table pair by hand $size $mode" "$database" pair_sql_kept 1 "$session" -D resources="$half"
+				measure "large_table try $size $mode" "$database" try_random 1 "$session" -D resources="$half"
+				measure "large_table try by hand $size $mode" "$database" look_random 1 "$session" -D resources="$half"
 			done
 		done
 	done
@@ -37,16 +37,16 @@ item_d()
 	expect 'nothing was taken over' lease_bench_large "SELECT count(*) = $((rows / 2)) FROM lease_lock WHERE owner = 'somebody else'"
 }
 
-report_d()
+report_large_table()
 {
 	local mode kind
 
-	printf '\n### (d) A table of %s leases (%s) against one of %s, per second, 1 client\n' "$rows" "$large_size" "$small_rows"
+	printf '\n### (large_table) A table of %s leases (%s) against one of %s, per second, 1 client\n' "$rows" "$large_size" "$small_rows"
 	header mode 'of what' "$small_rows leases" "$rows leases" 'cost, large / small'
 	for mode in durable fast; do
 		for kind in pair 'pair by hand' try 'try by hand'; do
-			row "${mode/fast/not durable}" "${kind/try/refused try}" "$(cell "d $kind small $mode")" \
-				"$(cell "d $kind large $mode")" "$(ratio "d $kind small $mode" "d $kind large $mode")"
+			row "${mode/fast/not durable}" "${kind/try/refused try}" "$(cell "large_table $kind small $mode")" \
+				"$(cell "large_table $kind large $mode")" "$(ratio "large_table $kind small $mode" "large_table $kind large $mode")"
 		done
 	done
 }

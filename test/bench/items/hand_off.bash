@@ -4,7 +4,7 @@ hand_off_locks=(advisory row lease durable 'poll 10' 'poll 50')
 measure_hand_off()	# lock, waiters
 {
 	local lock=$1 session=$fast pause=0 i pids=() waiting starter rate p50 p99
-	local name="e $lock $2"
+	local name="hand_off $lock $2"
 
 	case $lock in
 		durable) lock=lease session=$durable ;;
@@ -43,11 +43,11 @@ measure_hand_off()	# lock, waiters
 }
 
 # One lock that goes from hand to hand.
-item_e()
+item_hand_off()
 {
 	local round count lock
 
-	echo '(e) hand-off' >&2
+	echo '(hand_off) hand-off' >&2
 	sql lease_bench -f "$here/setup/hand_off.sql"
 	for count in $waiters; do
 		for ((round = 0; round < rounds; round++)); do
@@ -58,11 +58,11 @@ item_e()
 	done
 }
 
-report_e()
+report_hand_off()
 {
 	local count lock label name least=${waiters%% *}
 
-	printf '\n### (e) Hand-off of one lock, per second, and latency in microseconds\n'
+	printf '\n### (hand_off) Hand-off of one lock, per second, and latency in microseconds\n'
 	header waiters lock 'hand-offs per second' 'latency p50' 'latency p99' 'p50 / advisory' 'p99 / advisory' \
 		"per second / with $least"
 	for count in $waiters; do
@@ -74,10 +74,10 @@ report_e()
 				poll*) label="lease, polled every ${lock#poll } ms" ;;
 				*) label=$lock ;;
 			esac
-			name="e $lock $count"
+			name="hand_off $lock $count"
 			row "$count" "$label" "$(cell "$name rate")" "$(cell "$name p50")" "$(cell "$name p99")" \
-				"$(ratio "$name p50" "e advisory $count p50")" "$(ratio "$name p99" "e advisory $count p99")" \
-				"$(ratio "$name rate" "e $lock $least rate")"
+				"$(ratio "$name p50" "hand_off advisory $count p50")" "$(ratio "$name p99" "hand_off advisory $count p99")" \
+				"$(ratio "$name rate" "hand_off $lock $least rate")"
 		done
 	done
 }

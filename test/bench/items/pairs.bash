@@ -1,9 +1,9 @@
 # Pairs of acquire and release on random resources.
-item_b()
+item_pairs()
 {
 	local round count mode session key
 
-	echo '(b) acquire and release, random resources' >&2
+	echo '(pairs) acquire and release, random resources' >&2
 	create_database lease_bench_used $((resources * 2))
 	sql lease_bench_used -v rows=$((resources * 2)) -f "$here/setup/by_hand_kept.sql"
 	for mode in durable fast; do
@@ -14,14 +14,14 @@ item_b()
 			for ((round = 0; round < rounds; round++)); do
 				key="$mode $count"
 				sql lease_bench -c 'TRUNCATE lease_lock'
-				measure "b used $key" lease_bench_used pair_lease "$count" "$session" -D resources="$resources"
-				measure "b plpgsql_kept $key" lease_bench_used pair_plpgsql_kept "$count" "$session" -D resources="$resources"
-				measure "b sql_kept $key" lease_bench_used pair_sql_kept "$count" "$session" -D resources="$resources"
-				measure "b new $key" lease_bench pair_lease "$count" "$session" -D resources="$resources"
-				measure "b plpgsql $key" lease_bench pair_plpgsql "$count" "$session" -D resources="$resources"
-				measure "b sql $key" lease_bench pair_sql "$count" "$session" -D resources="$resources"
+				measure "pairs used $key" lease_bench_used pair_lease "$count" "$session" -D resources="$resources"
+				measure "pairs plpgsql_kept $key" lease_bench_used pair_plpgsql_kept "$count" "$session" -D resources="$resources"
+				measure "pairs sql_kept $key" lease_bench_used pair_sql_kept "$count" "$session" -D resources="$resources"
+				measure "pairs new $key" lease_bench pair_lease "$count" "$session" -D resources="$resources"
+				measure "pairs plpgsql $key" lease_bench pair_plpgsql "$count" "$session" -D resources="$resources"
+				measure "pairs sql $key" lease_bench pair_sql "$count" "$session" -D resources="$resources"
 				[ $mode = fast ] ||
-					measure "b half $key" lease_bench_used pair_lease "$count" "$plans -c synchronous_commit=off" -D resources="$resources"
+					measure "pairs half $key" lease_bench_used pair_lease "$count" "$plans -c synchronous_commit=off" -D resources="$resources"
 			done
 		done
 	done
@@ -45,17 +45,17 @@ compare_pairs()	# title, kind of lease, kinds of its rivals
 	for mode in durable fast; do
 		for count in $clients; do
 			key="$mode $count"
-			row "${mode/fast/not durable}" "$count" "$(cell "b $lease $key")" "$(cell "b $plpgsql $key")" \
-				"$(cell "b $sql $key")" "$(ratio "b $lease $key" "b $plpgsql $key")" "$(ratio "b $lease $key" "b $sql $key")"
+			row "${mode/fast/not durable}" "$count" "$(cell "pairs $lease $key")" "$(cell "pairs $plpgsql $key")" \
+				"$(cell "pairs $sql $key")" "$(ratio "pairs $lease $key" "pairs $plpgsql $key")" "$(ratio "pairs $lease $key" "pairs $sql $key")"
 		done
 	done
 }
 
-report_b()
+report_pairs()
 {
 	local count
 
-	printf '\n### (b) Acquire and release of one of %s resources, pairs per second\n' "$resources"
+	printf '\n### (pairs) Acquire and release of one of %s resources, pairs per second\n' "$resources"
 	compare_pairs 'The row stays: every resource has one from earlier, and a release keeps it.' used plpgsql_kept sql_kept
 	compare_pairs 'The row is new: the locks by hand delete it at each release, the leases begin with an empty table.' new plpgsql sql
 	compare_pairs 'Both ways against each other: leases whose row stays, locks by hand that delete theirs.' used plpgsql sql
@@ -63,7 +63,7 @@ report_b()
 	printf '\nLeases whose row stays, with synchronous_commit = off: grants are durable, releases are not.\n'
 	header clients lease '/ PL/pgSQL, durable' '/ SQL, durable'
 	for count in $clients; do
-		row "$count" "$(cell "b half durable $count")" "$(ratio "b half durable $count" "b plpgsql_kept durable $count")" \
-			"$(ratio "b half durable $count" "b sql_kept durable $count")"
+		row "$count" "$(cell "pairs half durable $count")" "$(ratio "pairs half durable $count" "pairs plpgsql_kept durable $count")" \
+			"$(ratio "pairs half durable $count" "pairs sql_kept durable $count")"
 	done
 }

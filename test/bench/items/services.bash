@@ -36,7 +36,7 @@ build_load()
 	need /usr/include/zookeeper/zookeeper.h libzookeeper-mt-dev
 	need "$("$pg_config" --includedir)/libpq-fe.h" libpq-dev
 	curl-config --version >/dev/null 2>&1 || missing+=' libcurl4-openssl-dev'
-	[ -z "$missing" ] || die "item l needs these Debian packages:$missing"
+	[ -z "$missing" ] || die "services: needs these Debian packages:$missing"
 	"${CC:-cc}" -DTHREADED -Wall -Wextra -O2 -I"$("$pg_config" --includedir)" "$here"/services/*.c -o "$work/load" \
 		-L"$("$pg_config" --libdir)" -lpq -lhiredis -lcurl -lzookeeper_mt -lpthread
 	chmod 755 "$work"
@@ -128,7 +128,7 @@ put_load()	# name, workload, clients, seconds
 
 measure_service()	# name, workload, clients
 {
-	local rate p50 p99 key="l $2 $1 $3"
+	local rate p50 p99 key="services $2 $1 $3"
 
 	put_load "$1" "$2" "$3" "$seconds" >"$work/load.out" 2>"$work/load.err" || die "$key: $(cat "$work/load.err")"
 	read -r rate p50 p99 <"$work/load.out"
@@ -142,11 +142,11 @@ service_clients="1 4 16 64"
 batch_services='durable fast lease_all redis_always redis_everysec'
 handoff_services='durable fast advisory row redis_always redis_blpop etcd zookeeper'
 
-item_l()
+item_services()
 {
 	local round count name workload
 
-	echo '(l) other lock services' >&2
+	echo '(services) other lock services' >&2
 	build_load
 	start_rivals
 	await_rivals
@@ -187,17 +187,17 @@ services_table()	# workload, figure, services ...
 	for name; do
 		cells=()
 		for count in $service_clients; do
-			cells+=("$(cell "l $workload $name $count $figure")")
+			cells+=("$(cell "services $workload $name $count $figure")")
 		done
 		row "${service_label[$name]}" "${service_durability[$name]}" "${cells[@]}"
 	done
 }
 
-report_l()
+report_services()
 {
 	local name count others=${services/flushed fast /}
 
-	printf '\n### (l) Other lock services\n'
+	printf '\n### (services) Other lock services\n'
 	printf '\n%s; %s; ZooKeeper %s. One server each, on the same disk; clients over Unix sockets (PostgreSQL, Redis) or 127.0.0.1.\n' \
 		"$(redis-server --version | sed 's/ sha=.*//')" "$(etcd --version | head -n 1)" \
 		"$(dpkg-query -W -f '${Version}' zookeeper 2>/dev/null || echo '?')"
@@ -215,15 +215,15 @@ report_l()
 	printf '\n100 resources in one statement or pipeline, 4 clients, resources per second.\n'
 	header service 'acquire and release' renew
 	for name in $batch_services; do
-		row "${service_label[$name]}" "$(cell "l batch $name 4 rate")" \
-			"$([ "$name" = lease_all ] || cell "l renew $name 4 rate")"
+		row "${service_label[$name]}" "$(cell "services batch $name 4 rate")" \
+			"$([ "$name" = lease_all ] || cell "services renew $name 4 rate")"
 	done
 	printf '\nHand-off of one lock, microseconds from before the release is sent until the next client has the grant.\n'
 	header waiters service 'per second' p50 p99
 	for count in 3 17; do
 		for name in $handoff_services; do
-			row $((count - 1)) "${service_label[$name]}" "$(cell "l handoff $name $count rate")" \
-				"$(cell "l handoff $name $count p50")" "$(cell "l handoff $name $count p99")"
+			row $((count - 1)) "${service_label[$name]}" "$(cell "services handoff $name $count rate")" \
+				"$(cell "services handoff $name $count p50")" "$(cell "services handoff $name $count p99")"
 		done
 	done
 	printf '\nRatios of pairs: lease / service, with 1, 4, 16 and 64 clients.\n'
@@ -231,7 +231,7 @@ report_l()
 	for name in ${services#durable }; do
 		row "${service_label[$name]}" "$(for count in 1 4 16 64; do
 			[ "$count" = 1 ] || printf ' | '
-			ratio "l pair durable $count rate" "l pair $name $count rate"
+			ratio "services pair durable $count rate" "services pair $name $count rate"
 		done)"
 	done
 }

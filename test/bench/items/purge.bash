@@ -27,33 +27,33 @@ left_to_purge()
 }
 
 # The purge worker beside clients that work with leases.
-item_g()
+item_purge()
 {
 	local round mode session sampler begun
 
-	echo "(g) purge of $ended leases beside clients" >&2
+	echo "(purge) purge of $ended leases beside clients" >&2
 	create_database lease_bench_purge 2000
 	for mode in durable fast; do
 		session=${!mode}
 		for ((round = 0; round < rounds; round++)); do
 			sql lease_bench_purge -v rows="$ended" -f "$here/setup/ended.sql" -c CHECKPOINT
-			measure "g without $mode" lease_bench_purge pair_lease 16 "$session" -D resources=1000
+			measure "purge without $mode" lease_bench_purge pair_lease 16 "$session" -D resources=1000
 
 			: >"$work/memory"
 			sample_memory "$work/memory" &
 			sampler=$!
 			begun=$(date +%s%N)
 			purge_every 100ms
-			measure "g with $mode" lease_bench_purge pair_lease 16 "$session" -D resources=1000
+			measure "purge with $mode" lease_bench_purge pair_lease 16 "$session" -D resources=1000
 			[ "$(left_to_purge)" != 0 ] ||
 				die 'all was purged before the run was over: take more leases (--ended), or fewer --seconds'
 			while [ "$(left_to_purge)" != 0 ]; do
 				sleep 0.1
 			done
-			samples["g rate $mode"]+="$((ended * 1000 / (($(date +%s%N) - begun) / 1000000))) "
+			samples["purge rate $mode"]+="$((ended * 1000 / (($(date +%s%N) - begun) / 1000000))) "
 			kill "$sampler"
 			wait "$sampler" 2>/dev/null || true
-			samples["g memory $mode"]+="$(tr '\n' ' ' <"$work/memory")"
+			samples["purge memory $mode"]+="$(tr '\n' ' ' <"$work/memory")"
 			purge_every 0
 		done
 	done
@@ -61,14 +61,14 @@ item_g()
 	expect 'only what ended was purged' lease_bench_purge "SELECT count(*) = 2000 FROM lease_lock"
 }
 
-report_g()
+report_purge()
 {
 	local mode
 
-	printf '\n### (g) Purge of %s expired leases beside 16 clients that acquire and release\n' "$ended"
+	printf '\n### (purge) Purge of %s expired leases beside 16 clients that acquire and release\n' "$ended"
 	header mode 'pairs per second without' 'beside the purge' 'beside / without' 'leases purged per second' 'memory of the worker, kB'
 	for mode in durable fast; do
-		row "${mode/fast/not durable}" "$(cell "g without $mode")" "$(cell "g with $mode")" \
-			"$(ratio "g with $mode" "g without $mode")" "$(cell "g rate $mode")" "$(cell "g memory $mode")"
+		row "${mode/fast/not durable}" "$(cell "purge without $mode")" "$(cell "purge with $mode")" \
+			"$(ratio "purge with $mode" "purge without $mode")" "$(cell "purge rate $mode")" "$(cell "purge memory $mode")"
 	done
 }
