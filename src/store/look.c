@@ -117,7 +117,7 @@ read_row(LeaseStore *store, const SnapshotData *dirty, LeaseRow *row)
 	LockBuffer(slot->buffer, BUFFER_LOCK_UNLOCK);
 
 	row->inserted_by = dirty->xmin;
-	row->changed_by = dirty->xmax;
+	row->changed_by = InvalidTransactionId;	/* the header tells: see note_locker() */
 	row->locked_by = InvalidTransactionId;
 	row->lock_mode = LockTupleKeyShare;
 	row->locked_here = false;
@@ -230,43 +230,61 @@ scan_rows(LeaseStore *store, const text *resource, LeaseRows *rows)
 }
 
 /*
- * If the transaction that wrote or replaces a version has ended, clear it;
- * false if the version is not current because of how the transaction ended.
+ * If the transaction that wrote or replaces a version has ended, clear it.
+ * Returns true if the version is not current because of how it ended.
  */
 static bool
-settle(TransactionId *xid, bool current_if_committed)
+settle(TransactionId *xid, bool current_if_committed, bool *settled)
 {
 	bool		committed;
 
 	if (!TransactionIdIsValid(*xid) || TransactionIdIsInProgress(*xid))
-		return true;
+		return false;
 	committed = TransactionIdDidCommit(*xid);
 	*xid = InvalidTransactionId;
-	return committed == current_if_committed;
+	*settled = true;
+	return committed != current_if_committed;
 }
 
 /*
- * Drop the versions that are no longer current, because a transaction ended
- * during the look. Another one may end right now. So the versions that were
- * replaced come first: if one of them is dropped, the version that replaces it
- * is no longer taken for open.
+ * Ask once for each transaction whether it has ended since the look, and drop
+ * the versions that are no longer current. Returns false if none has ended.
  */
-static void
-settle_rows(LeaseRows *rows)
+static bool
+settle_ended(LeaseRows *rows)
 {
+	bool		settled = false;
 	int			kept = 0;
-	int			left = 0;
 
 	for (int i = 0; i < rows->count; i++)
 	{
-		if (settle(&rows->row[i].changed_by, false))
-			rows->row[left++] = rows->row[i];
+		LeaseRow   *row = &rows->row[i];
+		bool		replaced = settle(&row->changed_by, false, &settled);
+		bool		undone = settle(&row->inserted_by, true, &settled);
+
+		if (!replaced && !undone)
+			rows->row[kept++] = *row;
 		RACE_POINT("while rows are settled");
 	}
-	for (int i = 0; i < left; i++)
-		if (settle(&rows->row[i].inserted_by, true))
-			rows->row[kept++] = rows->row[i];
 	rows->count = kept;
+	return settled;
+}
+
+/*
+ * Take into account how transactions ended during the look; returns whether any
+ * has. Others, or their savepoints, may end right now. So all are asked until
+ * none has ended: then the rows are as they were when the last round began,
+ * since each transaction that is left was running then, and all others had
+ * ended. Each round but the last settles a transaction that the look has met.
+ */
+static bool
+settle_rows(LeaseRows *rows)
+{
+	bool		settled = false;
+
+	while (settle_ended(rows))
+		settled = true;
+	return settled;
 }
 
 /*
@@ -278,11 +296,14 @@ void
 store_look(LeaseStore *store, const text *resource, LeaseRows *rows)
 {
 	uint64		ended = transactions_ended();
+	bool		settled;
 
 	clear_rows(rows);
 	scan_rows(store, resource, rows);
-	settle_rows(rows);
-	rows->same_moment = rows->count == 1 || ended == transactions_ended();
+	settled = settle_rows(rows);
+
+	/* One row that nobody was changing was current when it was read. */
+	rows->same_moment = (rows->count == 1 && !settled) || ended == transactions_ended();
 	RACE_POINT("after a look");
 }
 
