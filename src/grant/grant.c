@@ -252,6 +252,7 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 	if (is_too_early(store, &outcome) || is_refused_at_once(store, request, &outcome))
 		return outcome;
 
+	store_prepare_write(store);
 	store_prepare_token(store);
 	if (!wait_lock_resource(request->resource)) /* the wait is over */
 		return (GrantOutcome) {.result = REFUSED_HELD, .reason = REASON_OPEN, .open = true, .held_until = DT_NOEND};

@@ -271,6 +271,7 @@ act_on_lease(LeaseAction *action)
 
 	durable_action_begins();
 	action->store = store_open(RowExclusiveLock);
+	store_prepare_write(action->store);
 	if (actions[action->verb].gives_token)
 		store_prepare_token(action->store);
 	do

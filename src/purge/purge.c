@@ -131,11 +131,13 @@ purge_leases(void)
 {
 	TimestampTz limit = purge_limit();
 	LeaseStore *store = store_open(RowExclusiveLock);
-	StoreScan  *scan = store_scan(store, SCAN_COMMITTED, ended_before, &limit);
+	StoreScan  *scan;
 	int64		purged = 0;
 	ItemPointerData tid;
 	Lease		lease;
 
+	store_prepare_write(store);
+	scan = store_scan(store, SCAN_COMMITTED, ended_before, &limit);
 	while (store_next(scan, &lease, &tid))
 		if (purge_row(store, lease.resource, &tid, limit))
 			purged++;

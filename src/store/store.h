@@ -17,6 +17,7 @@ typedef struct LeaseStore
 	Relation	primary_key;
 	Oid			token_sequence;
 	LOCKMODE	lockmode;
+	List	   *written_relations;	/* locked, since a write opens them */
 	bool		written;		/* keep the table lock until the transaction ends */
 	TupleTableSlot *slot;		/* tuple slot for reading rows */
 } LeaseStore;
@@ -32,6 +33,7 @@ typedef enum StoreOpening
 extern void store_init(void);
 extern LeaseStore *store_open(LOCKMODE lockmode);
 extern StoreOpening store_open_if_free(LOCKMODE lockmode, LeaseStore **store);
+extern void store_prepare_write(LeaseStore *store);
 extern void store_close(LeaseStore *store);
 
 /* resource_lock.c: one writer at a time for each resource; who waits to end a lease goes first */

@@ -212,6 +212,47 @@ make_store(Relation table, LOCKMODE lockmode)
 	return store;
 }
 
+/* The relations that a write opens, except the table and its primary key: indexes of users, the table of large payloads. */
+static List *
+written_relations(LeaseStore *store)
+{
+	List	   *relations = RelationGetIndexList(store->table);
+	Oid			payloads = store->table->rd_rel->reltoastrelid;
+
+	relations = list_delete_oid(relations, RelationGetRelid(store->primary_key));
+	return OidIsValid(payloads) ? lappend_oid(relations, payloads) : relations;
+}
+
+/*
+ * Lock all relations that a write opens. The caller does this before it locks a
+ * resource, since another session may alter or maintain one of them.
+ */
+void
+store_prepare_write(LeaseStore *store)
+{
+	ListCell   *cell;
+
+	if (store->written_relations != NIL)
+		return;
+	store->written_relations = written_relations(store);
+	foreach(cell, store->written_relations)
+		LockRelationOid(lfirst_oid(cell), RowExclusiveLock);
+}
+
+/* The same for deletions, which only open the table of large payloads; false if it is locked. */
+static bool
+try_prepare_delete(LeaseStore *store)
+{
+	Oid			payloads = store->table->rd_rel->reltoastrelid;
+
+	if (!OidIsValid(payloads))
+		return true;
+	if (!ConditionalLockRelationOid(payloads, RowExclusiveLock))
+		return false;
+	store->written_relations = list_make1_oid(payloads);
+	return true;
+}
+
 /*
  * Open the lock table. If it is dropped and created again before we have its
  * lock, this opens the new one. The caller runs inside a statement, with an
@@ -230,7 +271,8 @@ store_open(LOCKMODE lockmode)
 
 /*
  * Like store_open(), but do not wait for a lock, and do not fail if there is
- * no extension. Then there is no store.
+ * no extension. Then there is no store. With RowExclusiveLock, the caller may
+ * delete rows.
  */
 StoreOpening
 store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
@@ -251,7 +293,10 @@ store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
 	}
 
 	*store = make_store(table, lockmode);
-	return STORE_OPEN;
+	if (lockmode < RowExclusiveLock || try_prepare_delete(*store))
+		return STORE_OPEN;
+	store_close(*store);
+	return STORE_LOCKED;
 }
 
 /*
@@ -262,7 +307,12 @@ void
 store_close(LeaseStore *store)
 {
 	LOCKMODE	unlock = store->written ? NoLock : store->lockmode;
+	ListCell   *cell;
 
+	if (!store->written)
+		foreach(cell, store->written_relations)
+			UnlockRelationOid(lfirst_oid(cell), RowExclusiveLock);
+	list_free(store->written_relations);
 	ExecDropSingleTupleTableSlot(store->slot);
 	index_close(store->primary_key, unlock);
 	table_close(store->table, unlock);
