@@ -1,136 +1,149 @@
 // Leases for Node.js: see README.md.
 
 import { randomUUID } from 'node:crypto'
+import { setMaxListeners } from 'node:events'
 import os from 'node:os'
-import { setTimeout as sleep } from 'node:timers/promises'
-import pg from 'pg'
-import { Keeper, Kept, now, PATIENCE } from './keeper.js'
-import {
-  ask, ASSERT, Closed, LeaseLost, LeaseTaken, log, lostConnection, NOT_HELD, RELEASE, RELEASE_UNKNOWN, REQUEST, within,
-} from './statements.js'
+import { within } from './calls.js'
+import { now } from './clock.js'
+import { Factory, isPool, Links } from './connect.js'
+import { Closed, LeaseError, LeaseLost, LeaseTaken, OutcomeUnknown } from './errors.js'
+import { Ending, Keeper, MARGIN } from './keeper.js'
+import { asyncDispose, Lease } from './lease.js'
+import { hooksOf, reporter } from './log.js'
+import { Requests } from './requests.js'
 
-export { Closed, LeaseLost, LeaseTaken }
+export { Closed, LeaseError, LeaseLost, LeaseTaken, OutcomeUnknown }
 
-// Node.js 18 has no Symbol.asyncDispose before 18.18; compilers use the same fallback.
-const asyncDispose = Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')
-
-// A connection that breaks tells it twice: the call fails, too.
-const ignore = () => {}
+const MAX_TRANSACTIONS = 10
+const OPTIONS = new Set(['ttl', 'wait', 'stopBefore', 'renew', 'mode', 'permits', 'minHold', 'payload', 'ifOwn', 'owner', 'onLost', 'signal'])
 
 const newOwner = () => `${os.hostname()}:${process.pid}:${randomUUID()}`
 
-function milliseconds(time, what) {
-  if (typeof time !== 'number' || Number.isNaN(time)) throw new TypeError(`${what} must be milliseconds, not ${time}`)
-  return time
-}
+// What all leases of a Leases share. It does not refer to that, so that one that nobody closed is noticed.
+class Core {
+  #closing = new AbortController()
+  #stopped = new AbortController()
+  #pool
+  #transactions = null
+  used = false
 
-// A lease that is held.
-class Lease extends Kept {
-  #leases
-
-  constructor(leases, keeper, request, token, granted) {
-    super(keeper, request, token, granted, request.onLost)
-    this.#leases = leases
+  constructor(source, { connect = undefined, pool = undefined, schema = undefined, hooks = undefined }) {
+    this.#pool = pool ?? (isPool(source) ? source : null)
+    this.factory = new Factory(source, { connect, schema })
+    this.hooks = hooksOf(hooks)
+    this.report = reporter()
+    this.keeper = new Keeper((limit) => this.factory.open(limit, this.#stopped.signal), this.report)
+    this.requests = new Requests(this)
+    setMaxListeners(0, this.#closing.signal)
+    if (this.#pool === null) this.#transactions = new Links(this.factory, MAX_TRANSACTIONS)
   }
 
-  // False if it is not held any longer. What the server cannot be told ends with its time.
-  async release() {
-    const held = this.leave()
-    if (!held && (this.why === null || this.keeper.closed)) return false
-    const answer = await this.#leases._release(this)
-    if (held && !answer) {
-      this.held = true
-      this.lose('the server says so')
+  get closing() {
+    return this.#closing.signal
+  }
+
+  // A client for a transaction, of the user's pool if there is one.
+  async takeClient(limit, signal) {
+    if (this.#pool === null) {
+      const link = await this.#transactions.take(limit, limit, signal)
+      if (!link) throw new Error('no connection in time')
+      link.ref()
+      return { client: link.client, release: (broken) => this.#giveBack(link, broken) }
     }
-    return held && answer
-  }
-
-  async [asyncDispose]() {
-    if (!this.held && this.why === null) return
-    if (!(await this.release())) throw this.loss()
-  }
-
-  // Nobody else can be granted the lease before the transaction ends. It is rolled back if the lease is lost meanwhile.
-  async transaction(work) {
-    const client = await this.#begin()
-    const cut = () => client.end().catch(() => {})
-    this.signal.addEventListener('abort', cut)
-    let failure
+    if (this.#pool.ending) throw new LeaseError('the pool was closed', null, 'pool closed')
+    const connecting = this.#pool.connect()
     try {
-      this.check()
-      const result = await work(client)
-      this.check()
-      this.signal.removeEventListener('abort', cut)
-      const { command } = await client.query('COMMIT')
-      if (command !== 'COMMIT') throw new Error('the transaction had failed, and was rolled back')
-      return result
+      const client = await within(connecting, limit, () => new Error('no connection in time'), signal)
+      return { client, release: (broken) => client.release(broken) }
     } catch (error) {
-      failure = error
-      throw this.lost && !(error instanceof LeaseLost) ? this.loss(error) : error
-    } finally {
-      this.signal.removeEventListener('abort', cut)
-      await this.#leases._giveBack(client, failure, this.lost)
+      connecting.then((client) => client.release(), () => {})
+      throw error
     }
   }
 
-  // On another connection if one breaks: nothing of the user's is in the transaction yet.
-  async #begin() {
-    for (;;) {
-      this.check()
-      const client = await this.#leases._take()
-      try {
-        await within(client, this.remaining() + 1, { text: 'BEGIN' })
-        const [row] = await ask(client, ASSERT, [this], this.remaining(), 'SET LOCAL statement_timeout TO DEFAULT;')
-        if (BigInt(row.token) !== this.token) {
-          throw Object.assign(new Error('the owner has a later lease'), { code: NOT_HELD, severity: 'ERROR' })
-        }
-        return client
-      } catch (error) {
-        await this.#leases._giveBack(client, error)
-        if (error.code === NOT_HELD) {
-          this.lose('the server says so')
-          throw this.loss(error)
-        }
-        if (!lostConnection(error)) throw error
-      }
-      await sleep(50)
+  #giveBack(link, broken) {
+    link.unref()
+    if (broken) link.cut()
+    this.#transactions.give(link)
+  }
+
+  // Hands the end of a lease over to the keeper. Null if there is nothing to end.
+  release(kept, { atOnce = false } = {}) {
+    kept.leave()
+    this.keeper.leases.delete(kept)
+    const known = kept.reason === 'broken' || kept.reason === 'taken_over'
+    if (kept.ended || known || kept.over <= now()) return null
+    kept.ended = true
+    const ending = this.keeper.end(new Ending(kept, Math.max(kept.over, atOnce ? kept.keptUntil : 0), { atOnce }))
+    if (kept.doubtful) ending.done.then(() => this.forget(kept, { copies: Infinity, gone: false }))
+    return ending
+  }
+
+  // Release what a request may have been granted, whose answer nobody waits for any longer.
+  forget({ resource, owner, ttl, wait = 0 }, abandoned) {
+    const until = now() + ttl + Math.min(wait, 3_600_000)
+    this.keeper.end(new Ending({ resource, owner }, until, { abandoned }))
+  }
+
+  get counts() {
+    return { leases: this.keeper.leases.size, ending: this.keeper.unsettled.length, waiting: this.requests.waits }
+  }
+
+  async close(timeout) {
+    this.#closing.abort(new Closed())
+    for (const kept of this.keeper.leases) {
+      kept.lose('closed')
+      this.release(kept)
     }
+    await within(this.#settled(), timeout, () => new Error('not in time')).catch(() => {})
+    const left = [...this.requests.unfinished, ...this.keeper.unsettled.map((ending) => ending.resource)]
+    this.#stopped.abort(new Closed())
+    await Promise.all([this.requests.close(), this.keeper.close(), this.#transactions?.close()])
+    return [...new Set(left)]
+  }
+
+  async #settled() {
+    await this.requests.settled()
+    while (this.keeper.unsettled.length > 0) await Promise.all(this.keeper.unsettled.map((ending) => ending.done))
   }
 }
+
+const abandoned = new FinalizationRegistry((core) => {
+  if (core.used && !core.closing.aborted) process.emitWarning('leases were not closed', 'ResourceWarning')
+})
 
 export class Leases {
-  #pool
-  #ownPool = false
-  #keeper
+  #core
   #owner = newOwner() // shared by leases that are counted
-  #waiting = new Set() // clients with a request under way
+  #closed = null
 
-  constructor(source = {}) {
-    if (typeof source === 'string') source = { connectionString: source }
-    this.#ownPool = typeof source.connect !== 'function'
-    this.#pool = this.#ownPool ? new pg.Pool({ fallback_application_name: 'lease-lock', keepAlive: true, max: 4, connectionTimeoutMillis: PATIENCE, ...source }) : source
-    if (this.#ownPool) this.#pool.on('error', ignore)
-    this.#keeper = new Keeper((limit, ended) => this.#connect(limit, ended))
+  constructor(source = {}, options = {}) {
+    this.#core = new Core(source, options)
+    abandoned.register(this, this.#core, this)
   }
 
   async hold(resource, options = {}, work = undefined) {
     if (typeof options === 'function') return this.hold(resource, {}, options)
-    const lease = await this.#acquire(this.#newRequest(resource, options))
-    return work === undefined ? lease : this.#workUnder(lease, work)
+    const lease = await this.#acquire(resource, options)
+    return work === undefined ? lease : this.#workUnder(lease, () => work(lease, lease.signal))
   }
 
-  async #workUnder(lease, work) {
-    let result, failure
+  async #acquire(resource, options) {
+    const request = this.#newRequest(resource, options)
+    this.#core.used = true
+    const kept = await this.#core.requests.acquire(request, options.signal)
+    return new Lease(this.#core, kept, options.onLost)
+  }
+
+  async #workUnder(lease, work, atFailure = {}) {
+    let result
     try {
-      result = await work(lease, lease.signal)
+      result = await work()
     } catch (error) {
-      failure = { error }
+      await lease._end(atFailure).catch((loss) => { throw error instanceof LeaseLost ? error : lease._loss(error) })
+      throw error
     }
-    const released = !lease.held && lease.why === null
-    if (!released && !(await lease.release())) {
-      throw failure?.error instanceof LeaseLost ? failure.error : lease.loss(failure?.error)
-    }
-    if (failure) throw failure.error
+    await lease._end()
     return result
   }
 
@@ -145,18 +158,13 @@ export class Leases {
 
   // Run run(lease, signal) whenever this is the leader, until it returns while it still is. undefined after close().
   async elect(resource, options, run) {
-    const ttl = options.ttl ?? 10_000
-    while (!this.#keeper.closed) {
+    for (;;) {
       let lease
       try {
-        lease = await this.hold(resource, { ...options, ttl, wait: ttl })
+        lease = await this.hold(resource, { ttl: 10_000, ...options, wait: null })
       } catch (error) {
         if (error instanceof Closed) return undefined
-        if (error instanceof LeaseTaken) continue
-        if (!lostConnection(error)) throw error
-        log('%s', error.message)
-        await sleep(1000)
-        continue
+        throw error
       }
       try {
         return await this.#workUnder(lease, async () => {
@@ -165,33 +173,33 @@ export class Leases {
           return result
         })
       } catch (error) {
-        const another = lease.why === null && error.resource !== resource
-        if (!(error instanceof LeaseLost) || another) throw error
-        log('%s', error.message)
+        if (!(error instanceof LeaseLost) || !lease.lost || error.resource !== resource) throw error
+        if (error.reason === 'closed') return undefined
+        this.#core.report.always('leader no more', error)
       }
     }
-    return undefined
   }
 
   // A function that runs the job once in a period, whichever host calls it; else it resolves to undefined.
-  once(name, { period, ...options }, job) {
+  once(name, { period, retryFailed = false, ...options }, job) {
     return async (...args) => {
-      const lease = await this.tryHold(name, { ...options, ttl: period, minHold: period })
+      const ttl = Math.min(period, 30_000)
+      const lease = await this.tryHold(name, { ttl, ...options, minHold: period })
       if (lease === null) return undefined
-      try {
-        return await job(lease, lease.signal, ...args)
-      } finally {
-        await lease[asyncDispose]()
-      }
+      return this.#workUnder(lease, () => job(lease, lease.signal, ...args), { atOnce: retryFailed })
     }
   }
 
-  // Release what is held. Leaves no timer and no connection.
-  async close() {
-    const closed = this.#keeper.close()
-    for (const client of this.#waiting) client.end().catch(() => {})
-    await closed
-    if (this.#ownPool && !this.#pool.ending) await this.#pool.end()
+  // How many leases are kept, ends are not done, and connections wait.
+  get counts() {
+    return this.#core.counts
+  }
+
+  // Release what is held. Leaves no timer and no connection. Resolves to the resources that could not be released in time.
+  async close({ timeout = 10_000 } = {}) {
+    abandoned.unregister(this)
+    this.#closed ??= this.#core.close(timeout)
+    return this.#closed
   }
 
   async [asyncDispose]() {
@@ -199,148 +207,23 @@ export class Leases {
   }
 
   #newRequest(resource, options) {
-    const { ttl = 30_000, wait = 0, mode = 'exclusive', permits, minHold, lockDelay, payload, ifOwn = 'refuse' } = options
-    if (milliseconds(ttl, 'ttl') <= 0) throw new RangeError(`ttl must be more than zero, not ${ttl}`)
-    for (const [what, time] of Object.entries({ wait: wait ?? 0, minHold: minHold ?? 0, lockDelay: lockDelay ?? 0 })) {
-      milliseconds(time, what)
+    for (const name of Object.keys(options)) if (!OPTIONS.has(name)) throw new TypeError(`unknown option ${name}`)
+    const { ttl = 30_000, wait = 0, renew = true, mode = 'exclusive', permits, minHold, payload, ifOwn = 'refuse' } = options
+    const { stopBefore = ttl * MARGIN } = options
+    const times = { ttl, stopBefore, wait: wait ?? 0, minHold: minHold ?? 0 }
+    for (const [what, time] of Object.entries(times)) {
+      if (typeof time !== 'number' || !Number.isFinite(time)) throw new TypeError(`${what} must be milliseconds, not ${time}`)
+      if (time < 0) throw new RangeError(`${what} must not be negative`)
     }
+    if (typeof resource !== 'string') throw new TypeError('the resource must be a string')
+    if (ttl <= 0) throw new RangeError('ttl must be more than zero')
+    if (stopBefore <= 0 || stopBefore >= ttl) throw new RangeError('stopBefore must be more than zero, and less than the ttl')
     return {
-      resource, ttl, mode, permits, minHold, lockDelay, payload, ifOwn, onLost: options.onLost,
+      resource, ttl, stopBefore, mode, permits, minHold, payload, ifOwn, renews: renew,
       wait: wait === null ? Infinity : wait,
       owner: options.owner ?? (ifOwn === 'count' ? this.#owner : newOwner()),
       // Nobody else uses the owner, so the request can be repeated.
       ownOwner: options.owner === undefined && ifOwn !== 'count',
     }
-  }
-
-  // If a connection breaks after the request was sent, nobody knows whether it was granted. Then it is repeated, and a
-  // lease that the same owner has already is the answer.
-  async #acquire(request) {
-    const giveUp = now() + request.wait
-    let unanswered = false
-    for (;;) {
-      const repeated = unanswered
-      try {
-        if (this.#keeper.closed) throw new Closed()
-        const client = await this._take()
-        unanswered = true
-        const sent = now()
-        const left = Math.max(0, giveUp - sent)
-        const { ttl, ownOwner } = request
-        const ifOwn = repeated ? 'renew' : request.ifOwn
-        const [row] = await this.#run(client, () =>
-          ask(client, REQUEST, [{ ...request, ifOwn, wait: left === Infinity ? null : left }], left + PATIENCE), true)
-        if (row.granted !== 't') {
-          if (repeated) await this.#forget(request)
-          throw new LeaseTaken(request.resource, row)
-        }
-        const granted = sent + Number(row.waited)
-        // A grant that took so long that it is nearly over is asked for again.
-        if (repeated || !ownOwner || now() < granted + ttl / 2) {
-          return await this.#keep(new Lease(this, this.#keeper, request, BigInt(row.token), granted))
-        }
-      } catch (error) {
-        if (error instanceof LeaseTaken || error instanceof Closed) throw error
-        const broken = unanswered && lostConnection(error)
-        if (this.#keeper.closed || !broken || !request.ownOwner || now() >= giveUp + PATIENCE) {
-          if (broken && request.ownOwner) await this.#forget(request)
-          throw this.#keeper.closed ? new Closed({ cause: error }) : error
-        }
-        await sleep(50)
-      }
-    }
-  }
-
-  async #keep(lease) {
-    if (this.#keeper.closed) {
-      await lease.release()
-      throw new Closed()
-    }
-    this.#keeper.add(lease)
-    return lease
-  }
-
-  // Twice at most: the first connection may have broken long ago, or after the release.
-  async _release(lease) {
-    for (const repeated of [false, true]) {
-      try {
-        const client = await this._take()
-        const [row] = await this.#run(client, () => ask(client, RELEASE, [lease], PATIENCE))
-        return row.held === 't' || repeated
-      } catch (error) {
-        if (repeated || !lostConnection(error)) {
-          log('could not release lease on "%s": %s', lease.resource, error.message)
-          return true
-        }
-      }
-    }
-  }
-
-  // Release what a request may have been granted, whose answer nobody waits for any longer.
-  async #forget({ resource, owner }) {
-    try {
-      const client = await this._take()
-      await this.#run(client, () => ask(client, RELEASE_UNKNOWN, [{ resource, owner }], PATIENCE))
-    } catch (error) {
-      log('could not release lease on "%s": %s', resource, error.message)
-    }
-  }
-
-  // A call on a client of the pool, which goes back afterwards. close() cuts off a request.
-  async #run(client, call, request = false) {
-    if (request) this.#waiting.add(client)
-    let failure
-    try {
-      return await call()
-    } catch (error) {
-      failure = error
-      throw error
-    } finally {
-      this.#waiting.delete(client)
-      this.#return(client, failure !== undefined && lostConnection(failure))
-    }
-  }
-
-  // A client of the pool, in time. One that comes later goes back.
-  async _take() {
-    const connecting = this.#pool.connect().then((client) => client.on('error', ignore))
-    const timeout = new AbortController()
-    const late = sleep(PATIENCE, null, { signal: timeout.signal }).then(() => { throw new Error('no connection in time') })
-    try {
-      return await Promise.race([connecting, late])
-    } catch (error) {
-      connecting.then((client) => this.#return(client), () => {})
-      throw error
-    } finally {
-      late.catch(() => {})
-      timeout.abort()
-    }
-  }
-
-  async _giveBack(client, failure, broken = false) {
-    let destroy = broken
-    if (failure !== undefined && !destroy) {
-      await within(client, PATIENCE, { text: 'ROLLBACK' }).catch(() => { destroy = true })
-    }
-    this.#return(client, destroy)
-  }
-
-  #return(client, destroy = false) {
-    client.removeListener('error', ignore)
-    client.release(destroy)
-  }
-
-  // The connection of renewals: it has the pool's options.
-  async #connect(limit, ended) {
-    const { options } = this.#pool
-    const Client = options.Client ?? pg.Client
-    const client = new Client({
-      ...options, password: options.password, ssl: options.ssl, connectionTimeoutMillis: Math.max(1, Math.ceil(limit)),
-      keepAlive: true,
-    })
-    client.on('error', () => ended(client))
-    client.on('end', () => ended(client))
-    await client.connect()
-    return client
   }
 }

@@ -1,50 +1,71 @@
-// Keeps leases alive, and tells in time when one is lost.
+// Keeps leases alive, ends them, and tells in time when one is lost.
 //
 // The holder must stop before anybody else can be granted the lease. So the end of a lease is counted here, from before
-// the request was sent. One timer serves all leases: it never waits for a call. It aborts the signal of a lease while a
-// sixth of the ttl is left, and starts renewals, which have a connection of their own: one statement for all leases that
-// have used a third of their ttl.
+// the request was sent. One timer serves all leases: it never waits for a call. It aborts the signal of a lease in time,
+// and starts what is to be sent to the server.
+//
+// All that keeps or ends a lease goes over one connection, in turn, renewals first. So nothing may wait there: a
+// statement that meets a lock fails at once and is sent again, and one that gets no answer is given up after a part of
+// the shortest ttl. Whoever ends a lease hands that over, and need not stay: the keeper goes on until the server has
+// answered, or the lease is over.
 
-import os from 'node:os'
-import { ask, LeaseLost, log, lostConnection, RELEASE, RENEW } from './statements.js'
+import { setMaxListeners } from 'node:events'
+import { now, PATIENCE } from './clock.js'
+import { actionAfter, LeaseLost, MOVED, OutcomeUnknown, Unconfirmed } from './errors.js'
+import { endStatement, renewStatement } from './statements.js'
 
-// Longest time to wait for the server where neither a wait nor the end of a lease sets a limit.
-export const PATIENCE = 5000
-
-// Parts of the ttl: when to renew, what else is renewed with it, what a try may take, and what is left to stop.
-export const RENEW_AT = 1 / 3
-const TOGETHER = 1 / 12
+// Parts of the time until a lease is given up: when to renew, what else is renewed with it. Part of the ttl: how long a
+// statement may take. With the usual margin of a sixth of the ttl, a lease is renewed after a third of it.
+const RENEW_AT = 2 / 5
+const TOGETHER = 1 / 10
 const TRY = 1 / 6
-const MARGIN = 1 / 6
+export const MARGIN = 1 / 6
+
+// No statement has less time than this, so that one lease with a short ttl does not starve all others.
+const LEAST = 250
 
 // Timers stop in suspend, our clock does not, where the system says how long it was: look at it at least this often.
 const TICK = 1000
+const REST = 10_000
 
-// process.hrtime is CLOCK_MONOTONIC, which stops in suspend. On Linux os.uptime() goes on, in steps of 10 ms, so that
-// what it is ahead is the time of suspends.
-let suspended = 0
+// How long an end may wait for a lock, how many ends go together, and how long a request that was abandoned can still
+// arrive at the server after its connection was closed.
+const LOCK = 50
+const BATCH = 100
+const LINGER = 1500
 
-export function now() {
-  const running = Number(process.hrtime.bigint()) / 1e6
-  if (process.platform === 'linux') suspended = Math.max(suspended, os.uptime() * 1000 - running)
-  return running + suspended
-}
+// How many statements of one batch may fail because of one row: it is halved by roots.
+const part = (items) => Math.max(1, Math.floor(Math.sqrt(items.length)))
 
 export class Keeper {
-  #connect // opens the connection of renewals, within a time
-  #client = null
-  #renewing = null
+  #open
+  #report
+  #link = null
+  #working = null
   #timer = null
+  #closed = false
   leases = new Set()
-  closed = false
+  ends = new Set()
 
-  constructor(connect) {
-    this.#connect = connect
+  // `open` makes a connection within a time; `report` tells of trouble, once, until it is told that it is over.
+  constructor(open, report) {
+    this.#open = open
+    this.#report = report
+  }
+
+  get unsettled() {
+    return [...this.ends].filter((ending) => !ending.settled)
   }
 
   add(lease) {
     this.leases.add(lease)
     this.#look()
+  }
+
+  end(ending) {
+    this.ends.add(ending)
+    this.#look()
+    return ending
   }
 
   // The timer's work: nothing here waits.
@@ -53,155 +74,305 @@ export class Keeper {
     this.#timer = null
     const time = now()
     for (const lease of this.leases) {
-      if (lease.deadline <= time) lease.lose('it was not renewed in time')
+      if (lease.deadline <= time) lease.lose('expired')
+      if (!lease.held) this.leases.delete(lease)
     }
-    if (this.closed || this.leases.size === 0) return
-    const all = [...this.leases]
-    if (this.#renewing === null && all.some((lease) => lease.renewAt <= time)) {
-      const batch = all.filter((lease) => lease.renewAt - lease.ttl * TOGETHER <= time)
-      this.#renewing = this.#renewBatch(batch).finally(() => {
-        this.#renewing = null
+    for (const ending of this.ends) {
+      if (ending.until <= time) ending.settle('over')
+      if (ending.settled) this.ends.delete(ending)
+    }
+    if (this.#closed) return
+    if (this.leases.size + this.ends.size === 0) return this.#rest()
+    if (this.#working === null && this.#isDue(time)) {
+      this.#working = this.#work().finally(() => {
+        this.#working = null
         this.#look()
       })
     }
-    const next = all.map((lease) => (this.#renewing ? lease.deadline : Math.min(lease.deadline, lease.renewAt)))
-    this.#timer = setTimeout(() => this.#look(), Math.max(1, Math.min(TICK, Math.min(...next) - time)))
+    this.#timer = setTimeout(() => this.#look(), Math.max(1, this.#nextLook() - now()))
   }
 
-  async #renewBatch(batch) {
-    await this.#renew(batch.filter((lease) => !lease.alone))
-    for (const lease of batch.filter((one) => one.alone)) await this.#renew([lease])
+  // The connection of a keeper without leases does not stay for long.
+  #rest() {
+    if (this.#link === null) return
+    this.#timer = setTimeout(() => {
+      this.#link?.end()
+      this.#link = null
+    }, REST)
+    this.#timer.unref()
   }
 
-  async #renew(leases) {
-    const group = leases.filter((lease) => lease.held)
-    if (group.length === 0 || this.closed) return
-    const ttl = Math.min(...group.map((lease) => lease.ttl))
-    const limit = Math.min(ttl * TRY, PATIENCE, Math.max(1, Math.min(...group.map((lease) => lease.remaining()))))
-    const sent = now()
+  #isDue(time) {
+    return [...this.leases].some((lease) => lease.renewAt <= time) || [...this.ends].some((ending) => ending.nextAt <= time)
+  }
+
+  #nextLook() {
+    let next = now() + TICK
+    for (const lease of this.leases) next = Math.min(next, lease.deadline, this.#working ? next : lease.renewAt)
+    for (const ending of this.ends) next = Math.min(next, ending.until, this.#working ? next : ending.nextAt)
+    return next
+  }
+
+  async #work() {
+    for (;;) {
+      await this.#renewDue()
+      const due = [...this.ends].filter((ending) => !ending.settled && ending.nextAt <= now() && ending.until > now())
+      if (due.length === 0 || this.#closed) return
+      const batch = due.slice(0, BATCH)
+      await this.#send(batch.filter((one) => !one.alone), (group) => this.#endGroup(group))
+      for (const one of batch.filter((other) => other.alone)) await this.#send([one], (group) => this.#endGroup(group))
+      for (const ending of batch) if (ending.settled) this.ends.delete(ending)
+    }
+  }
+
+  async #renewDue() {
+    const time = now()
+    if (this.#closed || ![...this.leases].some((lease) => lease.renewAt <= time)) return
+    const batch = [...this.leases].filter((lease) => lease.renewAt - lease.life * TOGETHER <= time)
+    await this.#send(batch.filter((one) => !one.alone), (group) => this.#renewGroup(group))
+    for (const one of batch.filter((other) => other.alone)) await this.#send([one], (group) => this.#renewGroup(group))
+  }
+
+  // One lease can make the statement of many fail: somebody has locked its row. Find it; the others must not suffer.
+  async #send(items, send) {
+    const group = items.filter((item) => item.isWanted)
+    if (group.length === 0 || this.#closed) return
     try {
-      const answers = await this.#ask(RENEW, group, limit, `SET LOCAL lock_timeout = ${Math.ceil(limit / 16)};`)
-      group.forEach((lease, n) => {
-        if (!answers[n]) lease.lose('the server says so')
-        else if (lease.held) lease.extend(sent)
-      })
+      await send(group)
+      this.#report.over('keeper')
     } catch (error) {
-      log('could not renew %d leases, the first of them on "%s": %s', group.length, group[0].resource, error.message)
-      await this.#renewalFailed(group, error)
+      const broken = this.#link === null || !this.#link.alive
+      if (broken || MOVED.has(error.code) || actionAfter(error) === 'unknown') this.#drop()
+      if (this.#link === null || group.length === 1) {
+        this.#failed(group, error)
+      } else {
+        for (let start = 0; start < group.length; start += part(group)) {
+          await this.#send(group.slice(start, start + part(group)), send)
+        }
+      }
     }
   }
 
-  // One lease can make a renewal of many fail: somebody has locked its row. Find it; the others must not suffer.
-  async #renewalFailed(group, error) {
-    if (this.#client === null || lostConnection(error)) {
-      this.#drop()
-    } else if (group.length > 1) {
-      const size = Math.floor(Math.sqrt(group.length))
-      for (let start = 0; start < group.length; start += size) await this.#renew(group.slice(start, start + size))
-      return
-    } else {
-      group[0].alone = true
+  #failed(group, error) {
+    // A lock is nothing to complain of: somebody has asserted the lease.
+    if (error.code !== '55P03') {
+      const rest = group.length === 1 ? '' : ` and ${group.length - 1} others`
+      this.#report('keeper', `could not renew or release the lease on "${group[0].resource}"${rest}`, error)
     }
-    for (const lease of group) lease.renewAt = now() + Math.min(lease.ttl / 30, 1000)
+    for (const item of group) {
+      item.alone = this.#link !== null
+      item.failed(error)
+    }
   }
 
-  // One statement on the connection of renewals; the answers are in the order of the leases.
-  async #ask(statement, leases, limit, settings) {
-    // The limit counts twice: a connection that took long to open must not be thrown away unused.
-    this.#client ??= await this.#connect(limit, (client) => client === this.#client && this.#drop())
-    const list = leases.map(({ resource, owner, token, ttl }, n) => ({ n, resource, owner, token, ttl }))
-    const rows = await ask(this.#client, statement, list, limit, settings)
-    return rows.sort((a, b) => a.n - b.n).map((row) => row.held === 't')
+  // Longest time for a statement, so that all leases can still be renewed after it.
+  #limit() {
+    let limit = PATIENCE
+    for (const lease of this.leases) limit = Math.min(limit, lease.ttl * TRY)
+    return Math.max(limit, LEAST)
+  }
+
+  async #renewGroup(group) {
+    const left = Math.min(...group.map((lease) => lease.remaining()))
+    const limit = Math.max(1, Math.min(this.#limit(), left))
+    let sent
+    try {
+      const rows = await this.#ask(limit, (place) => {
+        sent = now()
+        return renewStatement(place, group, limit, limit / 16)
+      })
+      group.forEach((lease, n) => lease.answered(rows[n], sent))
+    } finally {
+      for (const lease of group) lease.over = Math.max(lease.over, lease.renews ? now() + lease.ttl : 0)
+    }
+  }
+
+  async #endGroup(group) {
+    await this.#renewDue()
+    const ends = group.filter((ending) => ending.isWanted)
+    if (ends.length === 0) return
+    let rows
+    try {
+      rows = await this.#ask(this.#limit(), (place) => endStatement(place, ends, this.#limit(), LOCK))
+    } catch (error) {
+      // It is released here. If a failover brings it back, it expires.
+      if (!(error instanceof Unconfirmed)) throw error
+      rows = byNumber(error.rows)
+    }
+    ends.forEach((ending, n) => ending.answered(rows[n].held === 't'))
+  }
+
+  // One statement; the answers are in the order of the leases. To open a connection may take half of the time that is
+  // left: one that took long must not be thrown away unused.
+  async #ask(limit, statement) {
+    let left = 2 * PATIENCE
+    for (const lease of this.leases) left = Math.min(left, lease.remaining())
+    this.#link ??= await this.#open(Math.max(LEAST, left / 2))
+    return byNumber(await this.#link.ask(statement(this.#link.place), limit))
   }
 
   #drop() {
-    const client = this.#client
-    this.#client = null
-    client?.end().catch(() => {})
+    this.#link?.cut()
+    this.#link = null
   }
 
-  // Release what is held. Holders that are still at work must stop first.
+  // Stop. What has no answer yet will have none.
   async close() {
-    this.closed = true
+    this.#closed = true
     clearTimeout(this.#timer)
-    const rest = [...this.leases]
-    for (const lease of rest) lease.lose('leases were closed', false)
-    await this.#renewing
-    try {
-      if (rest.length > 0) await this.#ask(RELEASE, rest, PATIENCE)
-    } catch (error) {
-      log('could not release %d leases: %s', rest.length, error.message)
-    }
-    const client = this.#client
-    this.#client = null
-    await client?.end().catch(() => {})
+    const link = this.#link
+    this.#link = null
+    if (this.#working) link?.cut()
+    await Promise.all([this.#working, link?.end()])
   }
 }
 
-// What all leases have in common: their time.
+const byNumber = (rows) => [...rows].sort((a, b) => a.n - b.n)
+
+// A lease that is held, and its time.
 export class Kept {
   #controller = new AbortController()
-  #why = null
-  #onLost
+  #hooks
+  held = true
+  reason = null // why it is not held
+  alone = false
+  contended = null
+  onLost = null
+  doubtful = false // a request with the same owner got no answer
+  ended = false // the keeper has been told to end it
+  told = null // the lease, if somebody is told of its loss: it is in use even if nobody refers to it
 
-  constructor(keeper, request, token, granted, onLost) {
-    this.keeper = keeper
+  constructor(request, token, granted, hooks) {
     this.resource = request.resource
     this.owner = request.owner
     this.mode = request.mode
+    this.permits = request.permits
     this.token = token
     this.ttl = request.ttl
-    this.held = true
-    this.alone = false
-    this.#onLost = onLost
-    this.extend(granted)
+    this.renews = request.renews
+    this.counted = request.ifOwn === 'count'
+    this.life = request.ttl - request.stopBefore
+    this.over = now() + request.ttl // it has certainly ended at the server
+    this.keptUntil = granted + (request.minHold ?? 0)
+    this.#hooks = hooks
+    setMaxListeners(0, this.signal) // each transaction listens
+    this.#extend(granted)
   }
 
-  extend(sent) {
-    this.deadline = sent + this.ttl * (1 - MARGIN)
-    this.renewAt = sent + this.ttl * RENEW_AT
+  #extend(sent) {
+    if (this.renews || this.deadline === undefined) this.deadline = sent + this.life
+    this.renewAt = sent + this.life * RENEW_AT
     this.alone = false
+  }
+
+  get isWanted() {
+    return this.held
   }
 
   get signal() {
     return this.#controller.signal
   }
 
-  get lost() {
-    return this.signal.aborted
-  }
-
   remaining() {
     return this.held ? Math.max(0, this.deadline - now()) : 0
   }
 
-  check() {
-    if (this.remaining() <= 0) throw this.loss()
+  answered({ held, contended, taken }, sent) {
+    if (held !== 't') return this.lose(taken === 't' ? 'taken_over' : 'broken')
+    if (!this.held) return
+    this.#extend(sent)
+    this.contended = contended === null ? null : contended === 't'
+    this.#hooks('renewed', this)
   }
 
-  // The reason is null as long as the lease is held, and after a release.
-  get why() {
-    return this.#why
+  failed() {
+    this.renewAt = now() + Math.min(this.ttl / 30, 1000)
   }
 
-  loss(cause) {
-    const reason = this.#why ?? (this.held ? 'its time is over' : 'it was released')
-    return new LeaseLost(this.resource, reason, cause === undefined ? undefined : { cause })
-  }
-
-  // Stop renewing it. False if it is lost, or was released before.
+  // False if it is lost, or was released before.
   leave() {
-    this.keeper.leases.delete(this)
-    const held = this.held
+    const { held } = this
     this.held = false
+    this.told = null
+    if (held) this.reason = 'released'
     return held
   }
 
-  lose(why, callBack = true) {
+  lose(reason) {
     if (!this.held) return
-    this.leave()
-    this.#why = why
-    this.#controller.abort(this.loss())
-    if (callBack && this.#onLost) queueMicrotask(() => this.#onLost(this))
+    this.held = false
+    this.reason = reason
+    this.told = null
+    const loss = new LeaseLost(this.resource, reason)
+    this.#controller.abort(loss)
+    if (reason !== 'closed' && this.onLost) queueMicrotask(this.onLost)
+    this.#hooks('lost', this, loss)
+  }
+
+  // The server says after a release that it was not held.
+  wasLost() {
+    this.held = true
+    this.lose('broken')
+  }
+}
+
+// What is to be told to the server until it has answered: that a lease ends, or that nobody waits for a request.
+export class Ending {
+  #pause = 25
+  #sure // a request that was abandoned cannot arrive any more
+  #copies // requests without an answer
+  #settle
+  #moved = false // the functions were not where they had been
+  alone = false
+  repeated = false
+  settled = false
+  nextAt = 0
+
+  constructor(lease, until, { atOnce = false, abandoned = null } = {}) {
+    this.resource = lease.resource
+    this.owner = lease.owner
+    this.token = lease.token ?? null
+    this.mode = lease.mode
+    this.permits = lease.permits
+    this.counted = lease.counted ?? false
+    this.until = until
+    this.atOnce = atOnce
+    if (abandoned !== null) {
+      this.#copies = abandoned.copies
+      this.#sure = now() + (abandoned.gone ? 0 : LINGER)
+    }
+    // True, false, 'over' if the lease has ended meanwhile, or an error.
+    this.done = new Promise((resolve) => { this.#settle = resolve })
+  }
+
+  get isWanted() {
+    return !this.settled
+  }
+
+  settle(result) {
+    this.settled = true
+    this.#settle(result)
+  }
+
+  answered(held) {
+    if (this.#sure === undefined) return this.settle(held || this.repeated)
+    if (held) this.#copies--
+    if (this.#copies <= 0 || now() >= this.#sure) return this.settle(held)
+    this.#later()
+  }
+
+  failed(error) {
+    const action = actionAfter(error)
+    if (action === 'not again' || (MOVED.has(error.code) && this.#moved)) return this.settle(error)
+    this.#moved ||= MOVED.has(error.code)
+    this.repeated ||= action === 'unknown'
+    // Once more, it would end a hold of somebody else.
+    if (this.repeated && this.counted) return this.settle(new OutcomeUnknown('the release', this.resource, { cause: error }))
+    this.#later()
+  }
+
+  #later() {
+    this.nextAt = now() + this.#pause
+    this.#pause = Math.min(2 * this.#pause, 500)
   }
 }

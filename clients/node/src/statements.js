@@ -1,95 +1,82 @@
 // What is sent to the server. Each statement goes there in one message, with its arguments as a JSON literal. So it can
 // begin with a SET LOCAL, which ends with the statement, and it works behind a pooler that gives each transaction
-// another connection.
+// another connection. Names are qualified, and a role's settings are overridden: neither changes what a call means.
 
-import { debuglog } from 'node:util'
+import pg from 'pg'
+import { LONGEST } from './calls.js'
 
-export const REQUEST = `SELECT granted, token, extract(epoch FROM waited) * 1000 AS waited, reason, blocked_by,
-    extract(epoch FROM blocked_for) * 1000 AS blocked_for
-  FROM jsonb_to_recordset($) AS r(resource text, ttl float8, owner text, wait float8, mode text, permits integer, "ifOwn" text,
-      "minHold" float8, "lockDelay" float8, payload jsonb),
-    lease_request(r.resource, make_interval(secs => r.ttl / 1000), r.owner, wait => make_interval(secs => r.wait / 1000),
-      mode => r.mode, permits => r.permits, if_own => r."ifOwn", min_hold => make_interval(secs => r."minHold" / 1000),
-      lock_delay => make_interval(secs => r."lockDelay" / 1000), payload => r.payload)`
-
-const LEASES = 'jsonb_to_recordset($) AS l(n integer, resource text, owner text, token bigint, ttl float8)'
-export const RENEW = `SELECT l.n, lease_renew(l.resource, make_interval(secs => l.ttl / 1000), l.owner, l.token) AS held
-  FROM ${LEASES}`
-export const RELEASE = `SELECT l.n, lease_release(l.resource, l.owner, l.token) AS held FROM ${LEASES}`
-// For a request whose answer was lost: the token is not known.
-export const RELEASE_UNKNOWN = `SELECT lease_release(l.resource, l.owner) AS held FROM ${LEASES}`
-export const ASSERT = `SELECT lease_assert(l.resource, l.owner) AS token, set_config('lease_lock.owner', l.owner, true)
-  FROM ${LEASES}`
-
-// NODE_DEBUG=lease-lock shows what goes wrong with renewals and releases.
-export const log = debuglog('lease-lock')
-
-// SQLSTATE of an assertion that fails.
-export const NOT_HELD = '55000'
-
-export class LeaseTaken extends Error {
-  name = 'LeaseTaken'
-  constructor(resource, row) {
-    super(`lease on "${resource}" is taken (${row.reason}${row.blocked_by === null ? '' : ` by ${row.blocked_by}`})`)
-    this.resource = resource
-    this.reason = row.reason
-    this.blockedBy = row.blocked_by
-    this.blockedFor = row.blocked_for === null ? null : Number(row.blocked_for)
-  }
-}
-
-export class LeaseLost extends Error {
-  name = 'LeaseLost'
-  constructor(resource, reason, options) {
-    super(`lease on "${resource}" is lost: ${reason}`, options)
-    this.resource = resource
-    this.reason = reason
-  }
-}
-
-export class Closed extends Error {
-  name = 'Closed'
-  constructor(options) {
-    super('leases are closed', options)
-  }
-}
-
-// Run a statement in a transaction of its own; its rows, with all values as text. Fails within `limit` milliseconds.
-export async function ask(client, statement, list, limit, settings = '') {
-  const text = statement.replace('$', () => client.escapeLiteral(JSON.stringify(list, plain)) + '::jsonb')
-  const timeout = limit === Infinity ? 0 : Math.min(Math.max(1, Math.ceil(limit)), 2 ** 31 - 1)
-  const results = await within(client, timeout || Infinity, {
-    text: `SET LOCAL statement_timeout = ${timeout}; ${settings} ${text}`,
-    types: { getTypeParser: () => String },
-  })
-  return results.at(-1).rows
-}
-
-// A query that fails, and ends the connection, if there is no answer in time. Before version 8.12, pg has such a limit
-// only for all queries of a client.
-export async function within(client, limit, query) {
-  const answer = client.query(query)
-  if (limit === Infinity) return answer
-  let timer
-  const late = new Promise((_, reject) => {
-    timer = setTimeout(() => {
-      client.end().catch(() => {})
-      reject(new Error('no answer in time'))
-    }, Math.min(limit, 2 ** 31 - 1))
-  })
-  try {
-    return await Promise.race([answer, late])
-  } finally {
-    clearTimeout(timer)
-  }
-}
+const { escapeLiteral } = pg
 
 const plain = (_, value) => (typeof value === 'bigint' ? String(value) : value)
+const json = (list) => `pg_catalog.jsonb_to_recordset(${escapeLiteral(JSON.stringify(list, plain))}::pg_catalog.jsonb)`
+const seconds = (column) => `pg_catalog.make_interval(secs => ${column})`
+const TEXT = 'pg_catalog.text'
+const LEASE = `n pg_catalog.int4, resource ${TEXT}, owner ${TEXT}, token pg_catalog.int8, ttl pg_catalog.float8`
 
-// Whether the same call may succeed on another connection: this one broke, or its server is not the primary.
-export function lostConnection(error) {
-  if (error.severity === undefined) {
-    return !(error instanceof TypeError || error instanceof RangeError || error instanceof LeaseLost || error instanceof Closed)
+// Times are seconds. A synchronous wait that is cancelled must be told, whatever the role's client_min_messages.
+function settings(place, { timeout, lock = 0, waits = false }) {
+  const all = {
+    statement_timeout: timeout === Infinity ? 0 : Math.min(Math.max(1, Math.ceil(timeout)), LONGEST),
+    lock_timeout: Math.ceil(lock),
+    client_min_messages: 'warning',
   }
-  return error.code === '25006' || /^(08|57P)/.test(error.code ?? '')
+  if (place.version >= 170000) all.transaction_timeout = 0
+  // A wait for a transaction does not notice otherwise that its client has gone.
+  if (waits && place.linux) all.client_connection_check_interval = 1000
+  return Object.entries(all).map(([name, value]) => `SET LOCAL ${name} = ${value}; `).join('')
+}
+
+// Where the functions are, and what the server is. The extension's own schema, if it is there; never a search of names.
+export function placeStatement(schema) {
+  const named = schema === undefined ? 'NULL' : escapeLiteral(schema)
+  return `SELECT pg_catalog.current_setting('server_version_num') AS version, pg_catalog.pg_backend_pid() AS pid,
+      pg_catalog.strpos(pg_catalog.version(), 'linux') AS linux, e.nspname AS extension,
+      pg_catalog.to_regprocedure(pg_catalog.format('%I.lease_contended(pg_catalog.text)', coalesce(e.nspname, ${named}))) AS contended
+    FROM (VALUES (1)) AS one LEFT JOIN (SELECT n.nspname FROM pg_catalog.pg_extension AS x, pg_catalog.pg_namespace AS n
+      WHERE x.extname OPERATOR(pg_catalog.=) 'lease_lock' AND n.oid OPERATOR(pg_catalog.=) x.extnamespace) AS e ON true`
+}
+
+// Times of a request are milliseconds.
+export function requestStatement(place, request, wait, ifOwn, timeout) {
+  const argument = (time) => (time === null || time === undefined || time === Infinity ? null : time / 1000)
+  const { resource, ttl, owner, mode, permits, minHold, payload } = request
+  const list = [{ owner, resource, ttl: ttl / 1000, wait: argument(wait), mode, permits, ifOwn, minHold: argument(minHold), payload }]
+  return `${settings(place, { timeout, waits: wait > 0 })}
+    SELECT granted, token, extract(epoch FROM waited) AS waited, reason, blocked_by, extract(epoch FROM blocked_for) AS blocked_for
+    FROM ${json(list)} AS r(resource ${TEXT}, ttl pg_catalog.float8, owner ${TEXT}, wait pg_catalog.float8, mode ${TEXT},
+        permits pg_catalog.int4, "ifOwn" ${TEXT}, "minHold" pg_catalog.float8, payload pg_catalog.jsonb),
+      ${place.schema}.lease_request(r.resource, ${seconds('r.ttl')}, r.owner, wait => ${seconds('r.wait')}, mode => r.mode,
+        permits => r.permits, if_own => r."ifOwn", min_hold => ${seconds('r."minHold"')}, payload => r.payload)`
+}
+
+// A lease of a fixed life is only looked at: its answer is the token.
+export function renewStatement(place, leases, timeout, lock) {
+  const list = leases.map(({ resource, owner, token, ttl, renews }, n) => ({ n, resource, owner, token, ttl: ttl / 1000, renews }))
+  const { schema } = place
+  return `${settings(place, { timeout, lock })}
+    SELECT l.n, h.held, ${place.contended ? `${schema}.lease_contended(l.resource)` : 'NULL'} AS contended,
+      CASE WHEN h.held THEN false ELSE EXISTS (SELECT FROM ${schema}.lease_status AS s
+        WHERE s.resource OPERATOR(pg_catalog.=) l.resource AND s.state OPERATOR(pg_catalog.=) 'held') END AS taken
+    FROM ${json(list)} AS l(${LEASE}, renews pg_catalog.bool),
+      LATERAL (SELECT CASE WHEN l.renews THEN ${schema}.lease_renew(l.resource, ${seconds('l.ttl')}, l.owner, l.token)
+        ELSE ${schema}.lease_token(l.resource, l.owner) OPERATOR(pg_catalog.=) l.token END AS held) AS h`
+}
+
+// Without a token: for a request whose answer was lost. At once: without what is left of its minHold.
+export function endStatement(place, ends, timeout, lock) {
+  const list = ends.map(({ resource, owner, token, mode, permits, atOnce }, n) => ({ n, resource, owner, token, mode, permits, atOnce }))
+  const { schema } = place
+  return `${settings(place, { timeout, lock })}
+    SELECT l.n, CASE
+      WHEN l."atOnce" THEN (SELECT ${schema}.lease_release(l.resource, l.owner)
+        FROM ${schema}.lease_request(l.resource, '1 minute', l.owner, mode => l.mode, permits => l.permits, if_own => 'renew',
+          min_hold => '0') AS g WHERE g.granted)
+      WHEN l.token IS NULL THEN ${schema}.lease_release(l.resource, l.owner)
+      ELSE ${schema}.lease_release(l.resource, l.owner, l.token) END AS held
+    FROM ${json(list)} AS l(${LEASE}, mode ${TEXT}, permits pg_catalog.int4, "atOnce" pg_catalog.bool)`
+}
+
+export function assertStatement(schema, { resource, owner }) {
+  const [name, holder] = [resource, owner].map(escapeLiteral)
+  return `SELECT ${schema}.lease_assert(${name}, ${holder}) AS token, pg_catalog.set_config('lease_lock.owner', ${holder}, true)`
 }

@@ -1,275 +1,420 @@
-// What each call does when nothing goes wrong, and when the lease is lost or the answer is. What happens to a holder
-// when server and network fail is in ../../python/tests/test_holders.py, for all languages.
+// What only this language has: signals, the event loop, pools and clients of pg, garbage collection. What all clients
+// promise is tested by ../../conformance.
 
 import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import net from 'node:net'
 import { after, afterEach, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import v8 from 'node:v8'
+import vm from 'node:vm'
 import pg from 'pg'
-import { Closed, LeaseLost, Leases, LeaseTaken } from 'lease-lock'
-import { aborted, isHeld, LONG, Proxy, server, slowness, sql, start, stop, until, waiters } from './setup.js'
+import { Closed, LeaseError, LeaseLost, Leases, LeaseTaken, OutcomeUnknown } from 'lease-lock'
+import { aborted, isHeld, LONG, Proxy, server, sql, start, stop, until, waiters } from './setup.js'
 
-let places
-before(async () => { places = await start() })
+before(start)
 after(stop)
 afterEach(() => sql('SELECT lease_break(resource) FROM lease_status'))
 
-// The test runs directly, and through PgBouncer.
-function everywhere(name, run) {
-  test(name, async (t) => {
-    for (const [place, config] of Object.entries(places)) {
-      await t.test(place, async () => {
-        const leases = new Leases(config)
-        try {
-          await run(leases)
-        } finally {
-          await leases.close()
-          await sql('SELECT lease_break(resource) FROM lease_status')
-        }
-      })
-    }
-  })
+const asyncDispose = Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')
+const connections = async (name) => (await sql('SELECT count(*)::int FROM pg_stat_activity WHERE application_name = $1', [name]))[0][0]
+
+// Leases that end with the test.
+function leasesFor(t, source = server, options = undefined) {
+  const leases = new Leases(source, options)
+  t.after(() => leases.close())
+  return leases
 }
 
-async function lost(promise) {
-  await assert.rejects(promise, LeaseLost)
-}
-
-everywhere('hold excludes until its function ends', async (leases) => {
-  const seen = await leases.hold('door', { ttl: 600_000, payload: { why: 'paint' } }, async (lease, signal) => {
-    assert.equal(typeof lease.token, 'bigint')
-    assert(lease.remaining() > 0 && lease.remaining() < 600_000 && !lease.lost && !signal.aborted)
-    assert.deepEqual(await sql("SELECT owner, token, payload FROM lease_status WHERE resource = 'door'"),
-      [[lease.owner, String(lease.token), { why: 'paint' }]])
-    assert.equal(lease.owner.split(':')[1], String(process.pid))
+test('hold calls its function with a lease and a signal, and releases', async (t) => {
+  const leases = leasesFor(t)
+  const lease = await leases.hold('door', { ttl: 600_000 }, async (one, signal) => {
+    assert.equal(typeof one.token, 'bigint')
+    assert.equal(signal, one.signal)
+    assert.equal(one.owner.split(':')[1], String(process.pid))
     assert.equal(await leases.tryHold('door'), null)
-    await assert.rejects(leases.hold('door', { wait: 100 }), (error) => {
-      assert(error instanceof LeaseTaken)
-      assert.deepEqual([error.reason, error.blockedBy], ['held', lease.owner])
-      return error.blockedFor > 400_000 && error.blockedFor <= 600_000
-    })
-    return lease
+    return one
   })
-  assert(!seen.lost && seen.remaining() === 0)
-  const second = await leases.tryHold('door')
-  assert(second.token > seen.token)
-  assert.equal(await second.release(), true)
-  assert.equal(await second.release(), false)
+  assert(!lease.lost && lease.remaining() === 0 && !(await isHeld('door')))
+  assert.throws(() => lease.check(), { name: 'LeaseLost', reason: 'released' })
+  assert.equal(await leases.hold('door', () => 'result'), 'result')
   await assert.rejects(leases.hold('door', () => { throw new RangeError('mine') }), RangeError)
   assert(!(await isHeld('door')))
 })
 
-everywhere('modes and options', async (leases) => {
-  const shared = [await leases.hold('atlas', { mode: 'shared' }), await leases.hold('atlas', { mode: 'shared' })]
-  assert.equal(await leases.tryHold('atlas'), null)
-  await Promise.all(shared.map((lease) => lease.release()))
-  const permit = { mode: 'permit', permits: 2 }
-  await leases.hold('printer', permit)
-  await leases.hold('printer', permit)
-  assert.equal(await leases.tryHold('printer', permit), null)
-  const outer = await leases.hold('again', { ifOwn: 'count' })
-  const inner = await leases.hold('again', { ifOwn: 'count' })
-  assert.equal(inner.token, outer.token)
-  await inner.release()
-  assert(await isHeld('again'))
-  await outer.release()
-  assert(!(await isHeld('again')))
-  await (await leases.hold('kept', { ttl: 60_000, minHold: 60_000 })).release()
-  assert.equal(await leases.tryHold('kept'), null)
-  await assert.rejects(leases.hold('door', { ttl: '30000' }), TypeError)
-  await assert.rejects(leases.hold('door', { mode: 'sideways' }), { code: '22023' })
+test('arguments are checked before anything is sent', async (t) => {
+  const leases = leasesFor(t, { port: 1 })
+  for (const [options, error] of [
+    [{ ttl: '30000' }, TypeError], [{ ttl: 0 }, RangeError], [{ ttl: NaN }, TypeError], [{ wait: -1 }, RangeError],
+    [{ tll: 1 }, /unknown option tll/], [{ stopBefore: 30_000 }, RangeError], [{ stopBefore: 0 }, RangeError],
+  ]) {
+    await assert.rejects(leases.hold('door', options), error)
+  }
+  await assert.rejects(leases.hold(17), TypeError)
+  await assert.rejects(leases.elect('door', { ttl: -1 }, () => {}), RangeError)
+  assert.throws(() => new Leases(new pg.Client(server)), /a client is not a source/)
 })
 
-everywhere('a wait ends with the release', async (leases) => {
-  const ttl = 6000 * (await slowness())
-  const first = await leases.hold('queue', { ttl: 600_000 })
-  const waiting = leases.hold('queue', { ttl, wait: LONG })
-  await sleep(ttl + 500) // longer than its ttl: the lease counts from the grant, not from the request
-  await first.release()
-  const second = await waiting
-  assert(second.remaining() > 0 && second.remaining() <= ttl)
+test('all errors have one base class, and their reason is data', () => {
+  for (const error of [new LeaseTaken('r', { reason: 'held' }), new LeaseLost('r', 'expired'), new OutcomeUnknown('COMMIT', 'r'), new Closed()]) {
+    assert(error instanceof LeaseError && error instanceof Error)
+    assert.equal(error.name, error.constructor.name)
+    assert.equal(typeof error.reason, 'string')
+  }
 })
 
-everywhere('renewal outlasts the ttl', async (leases) => {
-  const slow = await slowness()
-  await leases.hold('long', { ttl: 10_000 * slow }, async (lease) => {
-    for (let n = 0; n < 13; n++) {
-      await sleep(800 * slow)
-      assert(!lease.lost && (await isHeld('long')))
-    }
-  })
-})
-
-everywhere('a broken lease is lost at the next renewal', async (leases) => {
-  let told
-  await lost(leases.hold('broken', { ttl: 3000, onLost: (lease) => { told = lease } }, async (lease, signal) => {
-    await sql("SELECT lease_break('broken')")
-    await aborted(signal)
-    assert(lease.lost && signal.reason instanceof LeaseLost)
-    await lost(lease.transaction(() => assert.fail('it is lost')))
-  }))
-  assert.equal(told.resource, 'broken')
-  await lost(leases.hold('broken', { ttl: 600_000 }, () => sql("SELECT lease_break('broken')")))
-})
-
-test('transaction commits, or rolls back what was written under a lost lease', async (t) => {
-  await sql('CREATE TABLE entry (id int PRIMARY KEY)')
-  await sql("SELECT lease_protect('entry', 'entry')")
-  const pool = new pg.Pool(server)
-  const proxy = await Proxy.start()
-  const renewals = { connect: () => pool.connect(), options: proxy.at }
-  const leases = new Leases(renewals)
-  t.after(async () => {
-    proxy.close()
+for (const [what, hold] of [['waits', { wait: null }], ['waits in line', { wait: 60_000 }]]) {
+  test(`a signal ends a hold that ${what}, and leaves nothing`, async (t) => {
+    const leases = leasesFor(t)
+    const first = await leases.hold('signal', { ttl: 600_000 })
+    if (what === 'waits in line') leases.hold('signal', { wait: null }).catch(() => {})
+    const controller = new AbortController()
+    const waiting = leases.hold('signal', { ...hold, signal: controller.signal })
+    waiting.catch(() => {})
+    await until(async () => (await waiters('signal')) === 1)
+    const reason = new Error('mine')
+    controller.abort(reason)
+    await assert.rejects(waiting, (error) => error === reason)
     await leases.close()
-    await pool.end()
-    await sql('DROP TABLE entry')
-  })
-  const add = (id) => async (client) => { await client.query('INSERT INTO entry VALUES ($1)', [id]) }
-
-  await leases.hold('entry', async (lease) => {
-    await lease.transaction(add(1))
-    await assert.rejects(lease.transaction(async (client) => { await add(2)(client); throw new RangeError('mine') }), RangeError)
-    await assert.rejects(lease.transaction(async (client) => {
-      await add(3)(client)
-      await client.query('SELECT 1 / 0').catch(() => {})
-    }), /rolled back/)
-  })
-  await lost(leases.hold('entry', { ttl: 600_000 }, async (lease) => {
-    await sql("SELECT lease_break('entry')")
-    await lease.transaction(add(4))
-  }))
-  // Renewal hangs; the transaction itself has a good connection, so only the loss can end it.
-  await lost(leases.hold('entry', { ttl: 2000 }, async (lease) => {
-    await lease.transaction(async (client) => {
-      proxy.silent = true
-      await add(5)(client)
-      await client.query('SELECT pg_sleep(5)')
-    })
-  }))
-  assert.deepEqual(await sql('SELECT id FROM entry'), [[1]])
-})
-
-for (const word of ['lease_request', 'lease_renew', 'lease_release', 'lease_assert']) {
-  test(`a lost answer to ${word} is asked for again`, async (t) => {
-    const proxy = await Proxy.start()
-    const leases = new Leases(proxy.at)
-    t.after(async () => { await leases.close(); proxy.close() })
-    proxy.loseAnswerTo = word
-    await leases.hold('answer', { ttl: 9000 * (await slowness()) }, async (lease) => {
-      await until(() => proxy.loseAnswerTo === null || !['lease_request', 'lease_renew'].includes(word))
-      await lease.transaction((client) => client.query('SELECT 1'))
-      await sleep(1000)
-      assert(!lease.lost && (await isHeld('answer')))
-    })
-    assert.equal(proxy.loseAnswerTo, null)
-    assert(!(await isHeld('answer')))
+    await until(async () => (await waiters('signal')) === 0)
+    assert(first.lost && !(await isHeld('signal')))
   })
 }
 
-test('one locked row does not lose other leases', async (t) => {
-  const leases = new Leases(server)
-  const blocker = new pg.Client(server)
-  await blocker.connect()
-  t.after(() => leases.close())
-  const held = []
-  const ttl = 12_000 * (await slowness())
-  for (let n = 0; n < 50; n++) held.push(await leases.hold(`many:${n}`, { ttl }))
-  await blocker.query("BEGIN; SELECT FROM lease_lock WHERE resource = 'many:7' FOR UPDATE")
-  await aborted(held[7].signal)
-  await blocker.end() // before leases are ended after the test
-  assert.deepEqual(held.filter((lease) => lease.lost).map((lease) => lease.resource), ['many:7'])
+test('a signal that has aborted ends a hold before it begins', async (t) => {
+  const leases = leasesFor(t)
+  await assert.rejects(leases.hold('signal', { signal: AbortSignal.abort(new RangeError('mine')) }), RangeError)
+  assert(!(await isHeld('signal')))
 })
 
-test('500 leases with one connection for renewal', async (t) => {
-  const config = { ...server, application_name: 'crowd', max: 1, idleTimeoutMillis: 0 }
-  const leases = new Leases(config)
-  t.after(() => leases.close())
-  const held = []
-  const slow = await slowness()
-  for (let n = 0; n < 500; n++) held.push(await leases.hold(`crowd:${n}`, { ttl: 12_000 * slow }))
-  const calls = async () => Number((await sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'crowd'"))[0][0])
-  await sleep(8000 * slow)
-  assert.equal(held.filter((lease) => lease.lost).length, 0)
-  assert.equal(await calls(), 2)
+test('releases do not wait for those that wait', async (t) => {
+  const leases = leasesFor(t)
+  const ttl = 600_000
+  await Promise.all(Array.from({ length: 24 }, () => leases.hold('crowd', { ttl, wait: LONG }, () => sleep(10))))
+  assert.deepEqual(leases.counts, { leases: 0, ending: 0, waiting: 0 })
 })
 
-everywhere('elect runs while leader, and stands again', async (leases) => {
-  const terms = []
-  const result = await leases.elect('leader', { ttl: 9000 * (await slowness()) }, async (lease, signal) => {
-    terms.push(lease.token)
-    if (terms.length > 1) return 'done'
-    await sql("SELECT lease_break('leader')")
-    await aborted(signal)
-    return 'never seen'
+test('tries, transactions and releases go on beside waits for more resources than there are connections', async (t) => {
+  const leases = leasesFor(t)
+  const other = leasesFor(t)
+  const names = Array.from({ length: 20 }, (_, n) => `many:${n}`)
+  const blockers = await Promise.all(names.map((name) => other.hold(name, { ttl: 600_000 })))
+  const waiting = names.map((name) => leases.hold(name, { ttl: 600_000, wait: LONG }))
+  await until(async () => leases.counts.waiting === 8)
+  await leases.hold('beside', async (lease) => {
+    await lease.transaction((client) => client.query('SELECT 1'))
   })
-  assert.equal(result, 'done')
-  assert(terms.length === 2 && terms[0] < terms[1])
+  assert.equal(await leases.tryHold('many:0'), null)
+  await Promise.all(blockers.map((lease) => lease.release()))
+  assert.equal((await Promise.all(waiting)).length, 20)
 })
 
-everywhere('elect ends with an error of its function, and of its arguments', async (leases) => {
-  for (const error of [new RangeError('mine'), new Error('mine'), new LeaseTaken('other', { reason: 'held', blocked_by: null, blocked_for: null }),
-    new LeaseLost('other', 'mine')]) {
+test('a pool with a hook demands connect, at once or when the hook comes', async (t) => {
+  for (const hook of ['connect', 'acquire', 'onConnect', 'verify']) {
+    const pool = new pg.Pool({ ...server, ...(hook.startsWith('on') || hook === 'verify' ? { [hook]() {} } : {}) })
+    if (hook === 'connect' || hook === 'acquire') pool.on(hook, () => {})
+    assert.throws(() => new Leases(pool), /pass \{ connect \}/)
+    await pool.end()
+  }
+  const pool = new pg.Pool(server)
+  const leases = leasesFor(t, pool)
+  pool.on('connect', () => {})
+  await assert.rejects(leases.hold('hook'), /pass \{ connect \}/)
+  assert.throws(() => new Leases({ connect() {}, query() {} }), /no options/)
+  await pool.end()
+})
+
+test('connect makes all connections for lease statements, the pool those for transactions', async (t) => {
+  await sql('CREATE ROLE lessee LOGIN; CREATE ROLE tenant; GRANT tenant TO lessee')
+  t.after(() => sql('DROP ROLE tenant; DROP ROLE lessee'))
+  const pool = new pg.Pool({ ...server, user: 'lessee', application_name: 'pooled', max: 1 })
+  pool.on('connect', (client) => { client.query('SET ROLE tenant') })
+  let made = 0
+  const connect = async () => {
+    made++
+    const client = new pg.Client({ ...server, user: 'lessee', application_name: 'made' })
+    await client.connect()
+    await client.query('SET ROLE tenant')
+    return client
+  }
+  let renewed = 0
+  const leases = new Leases(pool, { connect, hooks: { renewed: () => { renewed++ } } })
+  await leases.hold('connect', { ttl: 3000 }, async (lease) => {
+    await until(() => renewed > 0 || lease.lost)
+    const { rows } = await lease.transaction((client) => client.query("SELECT current_setting('application_name') AS name, current_user AS role"))
+    assert.deepEqual(rows, [{ name: 'pooled', role: 'tenant' }])
+  })
+  assert(renewed > 0 && made >= 2)
+  await leases.close()
+  await pool.end()
+  await until(async () => (await connections('made')) === 0)
+})
+
+test('a function that fails to connect is asked again, and its mistakes are not', async (t) => {
+  let calls = 0
+  const leases = leasesFor(t, async () => {
+    if (calls++ === 0) throw new Error('the vault is sealed')
+    const client = new pg.Client(server)
+    await client.connect()
+    return client
+  })
+  await leases.hold('vault', () => {})
+  assert(calls > 1)
+  await assert.rejects(leasesFor(t, () => null).hold('vault'), /must resolve to a connected client/)
+})
+
+test('a transaction that gets no connection fails, and the lease stays', async (t) => {
+  const pool = new pg.Pool({ ...server, max: 1 })
+  const leases = leasesFor(t, pool)
+  const lease = await leases.hold('pool', { ttl: 600_000 })
+  const taken = await pool.connect()
+  await assert.rejects(lease.transaction(() => assert.fail('it has no connection')), /no connection in time/)
+  taken.release()
+  assert.deepEqual((await lease.transaction((client) => client.query('SELECT 1 AS one'))).rows, [{ one: 1 }])
+  await pool.end()
+  await assert.rejects(lease.transaction(() => assert.fail('it has no pool')), { name: 'LeaseError', reason: 'pool closed' })
+  assert(!lease.lost && (await lease.release()))
+})
+
+test('a transaction on a client that is passed', async (t) => {
+  const leases = leasesFor(t)
+  const client = new pg.Client(server)
+  await client.connect()
+  await leases.hold('passed', async (lease) => {
+    const { rows } = await lease.transaction((same) => {
+      assert.equal(same, client)
+      return same.query("SELECT current_setting('lease_lock.owner') AS owner")
+    }, { client })
+    assert.deepEqual(rows, [{ owner: lease.owner }])
+    await assert.rejects(lease.transaction(() => { throw new RangeError('mine') }, { client }), RangeError)
+    await assert.rejects(lease.transaction(async (same) => { await same.query('SELECT 1 / 0').catch(() => {}) }, { client }), /rolled back/)
+  })
+  assert.equal((await client.query('SELECT pg_current_xact_id_if_assigned() IS NULL AS none')).rows[0].none, true)
+  await client.end()
+})
+
+test('a signal rolls a transaction back', async (t) => {
+  await sql('CREATE TABLE entry (id int)')
+  t.after(() => sql('DROP TABLE entry'))
+  const lease = await leasesFor(t).hold('entry')
+  const controller = new AbortController()
+  const failed = lease.transaction(async (client) => {
+    await client.query('INSERT INTO entry VALUES (1)')
+    controller.abort(new RangeError('mine'))
+    await client.query('SELECT pg_sleep(60)')
+  }, { signal: controller.signal })
+  await assert.rejects(failed, RangeError)
+  assert.deepEqual(await sql('SELECT FROM entry'), [])
+})
+
+test('a lost lease cuts its transactions, whatever they do', async (t) => {
+  await sql('CREATE TABLE entry (id int)')
+  t.after(() => sql('DROP TABLE entry'))
+  const pool = new pg.Pool(server)
+  const proxy = await Proxy.start()
+  const leases = new Leases(proxy.at, { pool })
+  t.after(async () => { proxy.close(); await leases.close({ timeout: 100 }); await pool.end() })
+  await assert.rejects(leases.hold('entry', { ttl: 2000 }, (lease) => lease.transaction(async (client) => {
+    proxy.silent = true
+    await client.query('INSERT INTO entry VALUES (1)')
+    await client.query('SELECT pg_sleep(60)')
+  })), { name: 'LeaseLost', reason: 'expired' })
+  assert.deepEqual(await sql('SELECT FROM entry'), [])
+})
+
+test('a COMMIT without an answer is not a loss', async (t) => {
+  await sql('CREATE TABLE entry (id int)')
+  t.after(() => sql('DROP TABLE entry'))
+  const proxy = await Proxy.start()
+  const pool = new pg.Pool(proxy.at)
+  const leases = new Leases(server, { pool })
+  t.after(async () => { await leases.close(); await pool.end(); proxy.close() })
+  await leases.hold('commit', { ttl: 3000 }, async (lease) => {
+    proxy.swallowAfter = 'COMMIT'
+    await assert.rejects(lease.transaction((client) => client.query('INSERT INTO entry VALUES (1)')), OutcomeUnknown)
+    assert(!lease.lost)
+  })
+  await until(async () => (await sql('SELECT FROM entry')).length === 1)
+})
+
+test('elect goes on when the server has no connection left', async (t) => {
+  await sql('CREATE ROLE candidate LOGIN CONNECTION LIMIT 1')
+  const leases = leasesFor(t, { ...server, user: 'candidate' })
+  t.after(async () => { await leases.close(); await sql('DROP ROLE candidate') })
+  const other = new pg.Client({ ...server, user: 'candidate' })
+  await other.connect()
+  const elected = leases.elect('leader', { ttl: 600_000 }, () => 'done')
+  await Promise.race([elected, sleep(1000)]) // it has failed by then
+  await sql('ALTER ROLE candidate CONNECTION LIMIT 10')
+  assert.equal(await elected, 'done')
+  await other.end()
+})
+
+test('elect ends with an error of its function, and by its signal', async (t) => {
+  const leases = leasesFor(t)
+  for (const error of [new RangeError('mine'), new LeaseTaken('other', { reason: 'held' }), new LeaseLost('other', 'expired')]) {
     await assert.rejects(leases.elect('leader', {}, () => { throw error }), (thrown) => thrown === error)
     assert(!(await isHeld('leader')))
   }
-  await assert.rejects(leases.elect('leader', { ttl: -1 }, () => {}), RangeError)
+  const leader = await leases.hold('leader', { ttl: 600_000 })
+  const controller = new AbortController()
+  const candidate = leases.elect('leader', { signal: controller.signal }, () => assert.fail('another one leads'))
+  controller.abort()
+  await assert.rejects(candidate, { name: 'AbortError' })
+  await leader.release()
 })
 
-everywhere('a transaction under a lease of 100 days', (leases) =>
-  leases.hold('days', { ttl: 100 * 86_400_000 }, (lease) => lease.transaction((client) => client.query('SELECT 1'))))
-
-test('a connection for renewal that takes long to open is used all the same', async (t) => {
-  // A third of the ttl is over before the renewal, another sixth before it is connected.
-  const ttl = 12_000 * (await slowness())
-  class Slow extends pg.Client {
-    async connect() {
-      await sleep(ttl / 6 + 200)
-      return super.connect()
-    }
-  }
-  const pool = new pg.Pool(server)
-  const leases = new Leases({ connect: () => pool.connect(), options: { ...server, Client: Slow } })
-  t.after(async () => { await leases.close(); await pool.end() })
-  await leases.hold('slow', { ttl }, async (lease) => {
-    const deadline = lease.deadline
-    await until(() => lease.lost || lease.deadline > deadline)
-    lease.check()
-  })
-})
-
-everywhere('once in a period', async (leases) => {
-  const job = leases.once('nightly', { period: 3_600_000 }, async (lease, signal, what) => [what, lease.token > 0n])
+test('once passes arguments and results on', async (t) => {
+  const job = leasesFor(t).once('nightly', { period: 20_000 }, async (lease, signal, what) => [what, lease.token > 0n])
   assert.deepEqual(await job('swept'), ['swept', true])
   assert.equal(await job('swept'), undefined)
 })
 
-test('close releases, and leaves no timer and no connection', async () => {
-  const kinds = () => process.getActiveResourcesInfo().filter((kind) => kind !== 'CloseReq').sort()
-  const mine = async () => (await sql("SELECT count(*)::int FROM pg_stat_activity WHERE application_name = 'close'"))[0][0]
-  await mine()
-  const before = kinds()
-  const leases = new Leases({ ...server, application_name: 'close' })
-  const lease = await leases.hold('close', { ttl: 600_000 })
-  const waiting = leases.hold('close', { wait: null })
-  await until(async () => (await waiters('close')) === 1)
-  assert.notDeepEqual(kinds(), before)
-  const closed = leases.close()
-  await assert.rejects(waiting, Closed)
-  await closed
+test('hooks count, and one that fails does no harm', async (t) => {
+  const seen = []
+  const count = (name) => (lease, more) => {
+    seen.push([name, lease.resource, typeof more])
+    if (name === 'renewed') throw new Error('mine')
+  }
+  const hooks = Object.fromEntries(['granted', 'renewed', 'lost', 'waited'].map((name) => [name, count(name)]))
+  const warnings = []
+  const warned = (warning) => warnings.push(warning.message)
+  process.on('warning', warned)
+  t.after(() => process.removeListener('warning', warned))
+  const leases = leasesFor(t, server, { hooks })
+  const first = await leases.hold('hooks', { ttl: 2000 })
+  await until(() => seen.some(([name]) => name === 'renewed'))
+  const second = leases.hold('hooks', { ttl: 600_000, wait: LONG })
+  await until(async () => (await waiters('hooks')) === 1)
+  await first.release()
+  await (await second).release()
+  assert.deepEqual(seen.filter(([name]) => name !== 'renewed'),
+    [['granted', 'hooks', 'number'], ['granted', 'hooks', 'number'], ['waited', 'hooks', 'number']])
+  assert(warnings.includes('hook renewed failed: mine'))
+  assert.throws(() => new Leases(server, { hooks: { lost: 17 } }), TypeError)
+})
+
+test('close while holds begin leaves nothing at the server', async () => {
+  for (let round = 0; round < 10; round++) {
+    const leases = new Leases(server)
+    const holds = Array.from({ length: 8 }, (_, n) => leases.hold(`begin:${n % 6}`, { ttl: 600_000, wait: 600_000 }))
+    await sleep(Math.random() * 60)
+    assert.deepEqual(await leases.close(), [])
+    for (const { reason } of await Promise.allSettled(holds)) if (reason) assert(reason instanceof Closed, reason)
+  }
+  await sleep(100)
+  assert.deepEqual(await sql("SELECT resource FROM lease_status WHERE state = 'held'"), [])
+})
+
+test('close has an end behind a silent network, and says what it could not release', async () => {
+  const proxy = await Proxy.start()
+  const leases = new Leases(proxy.at)
+  const lease = await leases.hold('silent', { ttl: 600_000 })
+  const waiting = leases.hold('silent', { wait: null }).catch((error) => error)
+  await until(async () => (await waiters('silent')) === 1)
+  proxy.silent = true
+  assert.deepEqual(await leases.close({ timeout: 300 }), ['silent'])
+  assert((await waiting) instanceof Closed)
   assert(lease.lost && (await lease.release()) === false)
-  await until(async () => (await mine()) === 0)
-  await until(() => String(kinds()) === String(before))
-  assert(!(await isHeld('close')))
+  proxy.close()
+})
+
+test('close leaves no timer and no connection', async () => {
+  const kinds = () => process.getActiveResourcesInfo().filter((kind) => kind !== 'CloseReq').sort()
+  await connections('close')
+  const earlier = kinds()
+  const leases = new Leases({ ...server, application_name: 'close' })
+  await leases.hold('close', { ttl: 600_000 })
+  const waiting = leases.hold('close', { wait: null }).catch((error) => error)
+  await until(async () => (await waiters('close')) === 1)
+  await leases.close()
+  assert((await waiting) instanceof Closed)
+  await until(async () => (await connections('close')) === 0)
+  await until(() => String(kinds()) === String(earlier))
   await assert.rejects(leases.hold('close'), Closed)
+  assert.equal(await leases.elect('close', {}, () => assert.fail('closed')), undefined)
+})
+
+test('a process that holds nothing ends by itself', async () => {
+  const child = spawn(process.execPath, ['--input-type=module', '--eval', `
+    import { Leases } from 'lease-lock'
+    const leases = new Leases(${JSON.stringify(server)})
+    await leases.hold('child', () => {})
+    await leases.hold('child', (lease) => lease.transaction((client) => client.query('SELECT 1')))
+  `], { stdio: ['ignore', 'inherit', 'inherit'] })
+  assert.equal(await new Promise((resolve) => { child.on('exit', resolve) }), 0)
+})
+
+test('a lease that nobody refers to is released, with a warning', async (t) => {
+  v8.setFlagsFromString('--expose-gc')
+  const gc = vm.runInNewContext('gc')
+  const warnings = []
+  const warned = ({ name, message }) => warnings.push([name, message])
+  process.on('warning', warned)
+  t.after(() => process.removeListener('warning', warned))
+  const leases = leasesFor(t)
+  await (async () => { await leases.hold('dropped', { ttl: 600_000 }) })()
+  const told = await (async () => (await leases.hold('told', { ttl: 600_000 })).signal)()
+  await until(async () => {
+    await sleep(10)
+    gc()
+    return !(await isHeld('dropped'))
+  })
+  assert(!told.aborted && (await isHeld('told')))
+  assert(warnings.some(([name, message]) => name === 'ResourceWarning' && message.includes('"dropped"')))
+})
+
+test('connections that wait ask whether the server is alive', async (t) => {
+  const delays = []
+  const { setKeepAlive } = net.Socket.prototype
+  net.Socket.prototype.setKeepAlive = function keepAlive(on, delay) {
+    delays.push(on && delay)
+    return setKeepAlive.call(this, on, delay)
+  }
+  t.after(() => { net.Socket.prototype.setKeepAlive = setKeepAlive })
+  const leases = leasesFor(t, async () => {
+    const client = new pg.Client(server)
+    await client.connect()
+    return client
+  })
+  await leases.hold('alive', { ttl: 600_000 })
+  leases.hold('alive', { wait: null }).catch(() => {})
+  await until(async () => (await waiters('alive')) === 1)
+  assert(delays.length >= 2 && delays.every((delay) => delay > 0 && delay <= 10_000))
 })
 
 test('a lease and the leases are disposable', async () => {
-  const dispose = Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')
   const leases = new Leases(server)
   const lease = await leases.tryHold('disposed')
-  await lease[dispose]()
+  await lease[asyncDispose]()
   assert(!(await isHeld('disposed')))
-  await leases.hold('disposed')
-  await leases[dispose]()
-  assert(!(await isHeld('disposed')))
+  const lost = await leases.tryHold('disposed')
+  await sql("SELECT lease_break('disposed')")
+  await assert.rejects(lost[asyncDispose](), LeaseLost)
+  const held = await leases.hold('disposed')
+  await leases[asyncDispose]()
+  assert(held.lost && !(await isHeld('disposed')))
+})
+
+test('the end of a lease may be interrupted by nothing but the end of its time', async (t) => {
+  const leases = leasesFor(t)
+  const lease = await leases.hold('asserted', { ttl: 600_000 })
+  const blocker = new pg.Client(server)
+  await blocker.connect()
+  await blocker.query('BEGIN')
+  await blocker.query("SELECT lease_assert('asserted', $1)", [lease.owner])
+  const released = lease.release()
+  await Promise.race([released, sleep(300)])
+  assert.equal(leases.counts.ending, 1)
+  await (await leases.hold('other', { ttl: 600_000 })).release() // nothing waits behind it
+  await blocker.query('COMMIT')
+  assert.equal(await released, true)
+  await blocker.end()
+})
+
+test('aborted is told to those who ask later', async (t) => {
+  const lease = await leasesFor(t).hold('late', { ttl: 1000, renew: false })
+  await aborted(lease.signal)
+  assert(lease.lost && lease.signal.reason instanceof LeaseLost && lease.signal.reason.reason === 'expired')
+  assert.equal(await lease.release(), false)
 })

@@ -13,7 +13,7 @@ test('locks of Verrou are leases', { skip: verrou ? false : 'no @verrou/core' },
   const pool = new pg.Pool(server)
   t.after(() => pool.end())
   await pool.query('CREATE EXTENSION IF NOT EXISTS lease_lock').catch(() => {}) // another file may be creating it
-  const factory = new verrou.Verrou({ default: 'lease', stores: { lease: { driver: leaseStore({ pool }) } } })
+  const factory = new verrou.Verrou({ default: 'lease', stores: { lease: { driver: leaseStore(pool) } } })
 
   const lock = factory.createLock('verrou', 60_000)
   const other = factory.createLock('verrou', 60_000)
