@@ -1,119 +1,199 @@
-"""Leases for asyncio. Renewal and the ends of leases are in threads, as in _sync.py: a busy event loop stops neither."""
+"""Leases for asyncio. What is done is in _core.py, in threads: a busy event loop stops neither renewal nor deadline.
+
+The half for threads, _sync.py, is generated from this file by ../generate_sync.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import threading
+import logging
+import math
+import warnings
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Optional, TypeVar, Union
 
 import psycopg
 
-from ._connect import adopt, connect, hosts, is_quiet
-from ._keeper import Attempts, Keeper, Kept, columns, log, names, now
-from ._request import (
-    ASSERT, NOT_HELD, PATIENCE, RELEASE, RELEASE_UNKNOWN, Closed, Grant, LeaseLost, LeaseTaken, Request, Seconds,
-    lost_connection, make_request, milliseconds)
-from ._sync import IDLE
+from ._core import Call, Core, Guard
+from ._errors import (
+    BROKEN, EXPIRED, NOT_AGAIN, NOT_HELD, RELEASED, UNKNOWN, Cancelled, Closed, LeaseLost, LeaseTaken, OutcomeUnknown, sort)
+from ._keeper import Record
+from ._loop import now, start_thread
+from ._outcome import Cancel, LoopOutcome
+from ._request import ASSERT, PATIENCE, Request, Seconds, make_request, seconds
+from ._source import Source, is_quiet
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
+    from typing_extensions import Unpack
+
+    from ._request import Options
+
+log = logging.getLogger("lease_lock")
 
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[Any]
 
+# Idle connections for transactions that are kept for the next one.
+IDLE = 4
 
-class AsyncLease(Kept):
+
+class AsyncLease:
     """A lease that is held. As a context manager, it is released at the end of the block."""
 
-    def __init__(self, leases: AsyncLeases, request: Request, token: int, granted: float,
-                 on_lost: Optional[Callable[[AsyncLease], Any]]) -> None:
+    def __init__(self, leases: AsyncLeases, lost: asyncio.Event, on_lost: Optional[Callable[[AsyncLease], Any]],
+                 loop: Any, record: Record) -> None:
         #: Set before anybody else can have the lease, unless release() ended it or the event loop was busy.
-        self.lost = asyncio.Event()
+        self.lost = lost
+        self.resource, self.owner, self.token, self.mode = record.resource, record.owner, record.token, record.mode
         self._leases = leases
+        self._core = leases._core
         self._on_lost = on_lost
-        self._loop = asyncio.get_running_loop()
-        super().__init__(leases._keeper, request, token, granted, self._tell_loop)
+        self._loop = loop
+        self._record = record
+        self._give_back = False
 
-    def _tell_loop(self, call_back: bool) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._set_lost, call_back)
-        except RuntimeError:
-            pass  # the loop is closed
+    def remaining(self) -> float:
+        """Seconds until the lease is given up as lost, unless it is renewed before. The lease itself lasts longer."""
+        return self._record.remaining()
 
-    def _set_lost(self, call_back: bool) -> None:
-        self.lost.set()
-        if call_back and self._on_lost is not None:
-            told = self._on_lost(self)
-            if asyncio.iscoroutine(told):
-                self._leases._callbacks.add(self._loop.create_task(told))
+    def check(self) -> None:
+        """Raise LeaseLost if the lease is lost, or was released."""
+        if self.remaining() <= 0:
+            raise self._record.loss()
+
+    @property
+    def contended(self) -> Optional[bool]:
+        """Whether somebody waits for it, as of the last renewal. None if that is not known."""
+        return self._record.contended
+
+    def _call_back(self) -> None:
+        if self._on_lost is not None:
+            # async only:
+            try:
+                self._loop.call_soon_threadsafe(self._call_back_in_loop)
+            except RuntimeError:
+                pass    # the event loop is closed
+
+    def _call_back_in_loop(self) -> None:
+        told = self._on_lost(self) if self._on_lost is not None else None
+        if asyncio.iscoroutine(told):
+            task = self._loop.create_task(told)
+            self._leases._callbacks.add(task)
+            task.add_done_callback(self._leases._callbacks.discard)
+            # end.
+            # sync: self._core.run_callback(self._on_lost, self)
 
     def _in_child(self) -> None:
         self.lost = asyncio.Event()
         self.lost.set()
 
     async def release(self) -> bool:
-        """Release the lease. False if it is not held any longer. What the server cannot be told ends with its time."""
-        held = self._keeper.leave(self)
-        if self._inherited or (not held and (self._why is None or self._keeper.closed)):
-            return False
-        return self._keeper.released(self, held, await self._leases._release(self))
+        """Release the lease. False if it is not held any longer; OutcomeUnknown if there was no answer."""
+        outcome = LoopOutcome()
+        try:
+            self._core.end(self._record, outcome, self._give_back)
+            return bool(await outcome.wait())
+        except BaseException:
+            self._core.end(self._record, None)
+            raise
 
     async def __aenter__(self) -> AsyncLease:
         return self
 
     async def __aexit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
                         trace: Optional[TracebackType]) -> None:
-        released = self._why is None and not self._held
-        if not released and not await self.release() and (error is None or isinstance(error, Exception)):
-            if not isinstance(error, LeaseLost):
-                raise self._loss() from error
+        if self._record.fate == RELEASED:
+            return
+        if self._leases._hands_over():
+            self._core.end(self._record, None, self._give_back)
+            return
+        try:
+            released = await self.release()
+        except OutcomeUnknown as unknown:
+            log.warning("%s", unknown)
+            return
+        except psycopg.Error as failure:
+            log.warning('could not release lease on "%s": %s', self.resource, str(failure).strip())
+            return
+        if not released and (error is None or isinstance(error, Exception)) and not isinstance(error, LeaseLost):
+            raise self._record.loss() from error
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[psycopg.AsyncCursor[Any]]:
+    async def transaction(self, connection: Optional[Connection] = None) -> AsyncIterator[psycopg.AsyncCursor[Any]]:
         """A transaction that asserts the lease, and may write to tables that it protects.
 
-        Nobody else can be granted the lease before it ends. It is rolled back if the lease is lost meanwhile.
+        Nobody else can be granted the lease before it ends. It is rolled back if the lease is lost meanwhile. COMMIT
+        must be answered while the lease lasts: OutcomeUnknown otherwise.
         """
-        async with AsyncExitStack() as stack:
-            try:
-                cursor, keep = await self._begin(stack)
-                yield cursor
-                if cursor.connection.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
-                    raise psycopg.errors.InFailedSqlTransaction("the transaction had failed, and was rolled back")
-                keep()
-            except psycopg.Error as error:
-                if self._why is not None:
-                    raise self._loss() from error
-                raise
+        commits = False
+        try:
+            async with AsyncExitStack() as stack:
+                used, guard = await self._begin(stack, connection)
+                try:
+                    yield used.cursor()
+                    self._may_commit(used)
+                except BaseException:
+                    guard.limit(now() + PATIENCE)
+                    raise
+                guard.limit(self._record.deadline)
+                commits = True
+        except psycopg.Error as error:
+            if commits and sort(error, True) == UNKNOWN:
+                raise OutcomeUnknown(f'no answer to COMMIT under the lease on "{self.resource}"', self.resource) from error
+            if not commits and self._record.fate is not None:
+                raise self._record.loss() from error
+            raise
 
-    async def _begin(self, stack: AsyncExitStack) -> tuple[psycopg.AsyncCursor[Any], Callable[[], None]]:
+    def _may_commit(self, connection: Connection) -> None:
+        status = connection.info.transaction_status
+        if status == psycopg.pq.TransactionStatus.INERROR:
+            raise psycopg.errors.InFailedSqlTransaction("the transaction had failed, and was rolled back")
+        self.check()
+        if status != psycopg.pq.TransactionStatus.INTRANS:
+            raise psycopg.ProgrammingError("the block has ended its transaction")
+
+    async def _begin(self, stack: AsyncExitStack, given: Optional[Connection]) -> tuple[Connection, Guard]:
         """On another connection if one breaks: nothing of the user's is in the transaction yet."""
+        until = now() + min(PATIENCE, self.remaining())
+        pause, warned = 0.05, False
         while True:
             self.check()
             try:
                 async with AsyncExitStack() as inner:
-                    connection = await inner.enter_async_context(self._leases._connection(self.remaining()))
-                    keep = inner.enter_context(self._keeper.cut_when_lost(self, connection))
+                    connection = await inner.enter_async_context(self._leases._connection(given, until))
+                    guard = self._core.guard(self._record, connection)
+                    inner.callback(guard.end)
+                    guard.limit(until)
                     await inner.enter_async_context(connection.transaction())
-                    async with psycopg.AsyncClientCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
-                        await cursor.execute(ASSERT, [self.resource, self.owner, self.owner])
-                        if (await cursor.fetchall())[0][0] != self.token:
-                            raise psycopg.errors.ObjectNotInPrerequisiteState("the owner has a later lease")
+                    await self._assert(connection)
+                    guard.limit(math.inf)
                     stack.push_async_exit(inner.pop_all())
-                    return connection.cursor(), keep
+                    return connection, guard
             except psycopg.Error as error:
                 if error.sqlstate == NOT_HELD:
-                    self._keeper.lose(self, "the server says so")
+                    self._core.lose(self._record, BROKEN)
                     self.lost.set()
-                    raise self._loss() from error
-                if not lost_connection(error):
+                    raise self._record.loss() from error
+                if given is not None or sort(error, True) == NOT_AGAIN or now() + pause >= until:
                     raise
-            await asyncio.sleep(0.05)
+                if not warned:
+                    log.warning('transaction under "%s" failed to begin, trying again: %s', self.resource, str(error).strip())
+                warned = True
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.5)
+
+    async def _assert(self, connection: Connection) -> None:
+        async with psycopg.AsyncClientCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+            await cursor.execute(ASSERT.format(schema=self._record.schema), [self.resource, self.owner, self.owner])
+            rows = await cursor.fetchall()
+            if rows[0][0] != self.token:
+                raise psycopg.errors.ObjectNotInPrerequisiteState("the owner has a later lease")
 
 
+# async only:
 class _Holding:
     """What hold() returns: `await` it, or use it in `async with`."""
 
@@ -131,61 +211,76 @@ class _Holding:
         await self._lease.__aexit__(*error)
 
 
+# end.
 class AsyncLeases:
     """Leases that are renewed in the background, on one connection for all.
 
-    `source` is a connection string of libpq or a psycopg_pool.AsyncConnectionPool.
+    `source` is a connection string of libpq, a function that returns a connection (of psycopg.connect, in a thread),
+    or a psycopg_pool.AsyncConnectionPool. With a pool, `connect` may be such a string or function.
     """
 
-    def __init__(self, source: Union[str, AsyncConnectionPool] = "") -> None:
-        self._pool = None if isinstance(source, str) else source
-        self._conninfo, kwargs = (source, {}) if isinstance(source, str) else (source.conninfo, source.kwargs)
+    def __init__(self, source: Union[str, Callable[[], Any], AsyncConnectionPool] = "", *,
+                 connect: Union[None, str, Callable[[], Any]] = None, schema: Optional[str] = None,
+                 on_event: Optional[Callable[[str, str], Any]] = None) -> None:
+        self._source = Source(source, connect, schema)
+        self._core = Core(self._source, on_event)
         self._idle: list[Connection] = []
-        self._callbacks: set[asyncio.Task[Any]] = set()
-        self._keeper = Keeper(functools.partial(connect, self._conninfo, kwargs))
+        self._callbacks: set[Any] = set()       # async only.
 
     def hold(self, resource: str, ttl: Seconds = 30, wait: Optional[Seconds] = 0, *,
-             on_lost: Optional[Callable[[AsyncLease], Any]] = None, **options: Any) -> _Holding:
+             on_lost: Optional[Callable[[AsyncLease], Any]] = None, cancel: Optional[Cancel] = None,
+             **options: Unpack[Options]) -> _Holding:
         """A lease, held. Waits for at most `wait` seconds (None: without limit), and raises LeaseTaken.
 
-        Options: mode, permits, min_hold, lock_delay, payload, if_own and owner.
+        Options: mode, permits, min_hold, payload, if_own, owner, stop_before and renew.
         """
-        return _Holding(self._hold(make_request(self._keeper.owner, resource, ttl, wait, **options), on_lost))
+        request = make_request(self._core.owner, resource, ttl, wait, **options)
+        return _Holding(self._hold(request, on_lost, cancel))
 
-    async def _hold(self, request: Request, on_lost: Optional[Callable[[AsyncLease], Any]]) -> AsyncLease:
-        granted, grant = await self._request(request)
-        if not grant.granted:
-            raise request.taken(grant)
-        lease = AsyncLease(self, request, grant.token, granted, on_lost)
-        if not self._keeper.add(lease):
-            await lease.release()
-            raise Closed("leases are closed")
-        return lease
+    async def _hold(self, request: Request, on_lost: Optional[Callable[[AsyncLease], Any]],
+                    cancel: Optional[Cancel]) -> AsyncLease:
+        lost = asyncio.Event()
+        outcome, loop = LoopOutcome(), asyncio.get_running_loop()
+        call = Call(request, outcome, functools.partial(AsyncLease, self, lost, on_lost, loop), _setter(lost, loop))
+        end = functools.partial(self._core.abandon, call, Cancelled("the call was cancelled", request.resource))
+        try:
+            self._core.submit(call)
+            if cancel is not None:
+                cancel._add(end)
+            return await outcome.wait()     # type: ignore[no-any-return]
+        except BaseException:
+            self._core.abandon(call)
+            raise
+        finally:
+            if cancel is not None:
+                cancel._remove(end)
 
-    async def try_hold(self, resource: str, ttl: Seconds = 30, **options: Any) -> Optional[AsyncLease]:
+    async def try_hold(self, resource: str, ttl: Seconds = 30, *, on_lost: Optional[Callable[[AsyncLease], Any]] = None,
+                       **options: Unpack[Options]) -> Optional[AsyncLease]:
         """A lease, held, or None if somebody else has it."""
         try:
-            return await self.hold(resource, ttl, 0, **options)
+            return await self.hold(resource, ttl, 0, on_lost=on_lost, **options)
         except LeaseTaken:
             return None
 
     async def elect(self, resource: str, run: Callable[[AsyncLease], Coroutine[Any, Any, T]], ttl: Seconds = 10,
-                    **options: Any) -> Optional[T]:
-        """Run run(lease) whenever this is the leader, until it returns while it still is. None after close().
+                    **options: Unpack[Options]) -> Optional[T]:
+        """Call run(lease) whenever this is the leader, until it returns while it still is. None after close().
 
-        `run` is cancelled when the lease is lost; then this stands for election again.
+        When the lease is lost, `run` is cancelled (with threads it has to return when lease.lost is set), and this stands
+        for election again.
         """
-        while not self._keeper.closed:
+        while not self._core.closed:
             try:
                 lease = await self.hold(resource, ttl, ttl, **options)
             except LeaseTaken:
                 continue
             except Closed:
                 break
-            except psycopg.Error as error:
-                if not lost_connection(error):
+            except (psycopg.Error, OutcomeUnknown) as error:
+                if isinstance(error, psycopg.Error) and sort(error, True) == NOT_AGAIN:
                     raise
-                log.warning('no server to be elected on for "%s": %s', resource, str(error).strip())
+                log.warning('could not be elected on "%s": %s', resource, str(error).strip())
                 await asyncio.sleep(1)
                 continue
             try:
@@ -194,39 +289,43 @@ class AsyncLeases:
                     lease.check()
                 return result
             except LeaseLost as error:
-                if lease._why is None and error.resource != resource:
+                if lease._record.fate == RELEASED or error.resource != resource:
                     raise   # of another lease
                 log.warning("%s", error, exc_info=error.__cause__)
+            # sync: del lease     # else it is referred to while this waits
         return None
 
-    def once(self, name: str, period: Seconds, **options: Any) -> Callable[[Callable[..., Awaitable[T]]], Callable[..., Any]]:
-        """Decorator of a job that runs once in a period, whichever host starts it. Its first argument is the lease."""
+    def once(self, name: str, period: Seconds, ttl: Seconds = 30, retry_failed: bool = False,
+             **options: Unpack[Options]) -> Callable[[Callable[..., Awaitable[T]]], Callable[..., Any]]:
+        """Decorator of a job that runs once in a period, whichever host starts it. Its first argument is the lease.
+
+        After a crash another host can run it when the ttl is over; after an exception, if `retry_failed`, at once.
+        """
+        options["min_hold"] = period
+        ttl = min(seconds(ttl) or 0, seconds(period) or 0)
 
         def decorate(job: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[Optional[T]]]:
             @functools.wraps(job)
             async def run(*args: Any, **kwargs: Any) -> Optional[T]:
-                lease = await self.try_hold(name, period, min_hold=period, **options)
+                lease = await self.try_hold(name, ttl, **options)
                 if lease is None:
                     return None
                 async with lease:
-                    return await job(lease, *args, **kwargs)
+                    lease._give_back = retry_failed
+                    result = await job(lease, *args, **kwargs)
+                    lease._give_back = False
+                    return result
             return run
         return decorate
 
-    async def close(self) -> None:
-        """Release what is held. Leaves no thread and no connection."""
-        loop, closed = asyncio.get_running_loop(), asyncio.Event()
-
-        def close() -> None:
-            self._keeper.close()
-            loop.call_soon_threadsafe(closed.set)
-
-        thread = threading.Thread(target=close, name="lease_lock close")
-        thread.start()
-        await closed.wait()
-        thread.join()
+    async def close(self, timeout: Seconds = 10) -> list[str]:
+        """Release what is held. Leaves no thread and no connection. Returns the resources that it could not release."""
+        outcome = LoopOutcome()
+        self._core.close(outcome, seconds(timeout) or 0)
+        left: list[str] = await outcome.wait()
         while self._idle:
             await self._idle.pop().close()
+        return left
 
     async def __aenter__(self) -> AsyncLeases:
         return self
@@ -234,117 +333,72 @@ class AsyncLeases:
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
 
+    def __del__(self, warn: Any = warnings.warn) -> None:
+        if hasattr(self, "_core") and self._core.drop():
+            warn(f"{type(self).__name__} was not closed", ResourceWarning, stacklevel=2)
+
+    def _hands_over(self) -> bool:
+        """Whether the end of a block must not wait for the server."""
+        return False
+
     @asynccontextmanager
-    async def _connection(self, limit: float) -> AsyncIterator[Connection]:
-        if self._pool is not None:
-            async with self._pool.connection(timeout=limit) as connection:
+    async def _connection(self, given: Optional[Connection], until: float) -> AsyncIterator[Connection]:
+        if given is not None:
+            if given.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                raise ValueError("the connection is in a transaction, or closed")
+            yield given
+            return
+        if self._source.pool is not None:
+            async with self._source.pool.connection(timeout=max(0.001, until - now())) as connection:
                 yield connection
             return
-        connection = await self._idle_connection() or await self._open(min(limit, PATIENCE))
+        connection = await self._idle_connection() or await self._open(until)
         try:
             yield connection
         finally:
             idle = not connection.closed and connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
-            if idle and len(self._idle) < IDLE and not self._keeper.closed:
+            if idle and len(self._idle) < IDLE and not self._core.closed:
                 self._idle.append(connection)
             else:
                 await connection.close()
 
     async def _idle_connection(self) -> Optional[Connection]:
-        while self._idle:
-            connection = self._idle.pop()
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
             if is_quiet(connection):
                 return connection
             await connection.close()
-        return None
 
-    async def _open(self, timeout: float) -> Connection:
-        failure: Exception = psycopg.OperationalError("no host to connect to")
-        for params in hosts(self._conninfo, {}, timeout):
-            try:
-                connection: Connection = await psycopg.AsyncConnection.connect(**params)
-            except psycopg.OperationalError as error:
-                failure = error
-            else:
-                adopt(connection)
-                return connection
-        raise failure
-
-    async def _execute(self, connection: Connection, statement: str, params: Any, until: float,
-                       request: bool = False) -> list[tuple[Any, ...]]:
-        """As _connect.execute(). If the caller is cancelled, the connection cannot be used any longer."""
-        with self._keeper.limit(connection, until, request) as cut:
-            task = asyncio.ensure_future(_execute(connection, statement, params))
-            try:
-                return await asyncio.shield(task)
-            except asyncio.CancelledError:
-                cut()
-                await asyncio.wait({task})
-                await connection.close()
-                task.exception()
-                raise
-
-    async def _request(self, request: Request) -> tuple[float, Grant]:
-        """When the lease was granted, at the earliest, and the answer."""
-        attempts = Attempts(request)
-        while True:
-            try:
-                if self._keeper.closed:
-                    raise Closed("leases are closed")
-                async with self._connection(PATIENCE) as connection:
-                    statement, params, until = attempts.next()
-                    grant = Grant(*(await self._execute(connection, statement, params, until, request=True))[0])
-                if attempts.is_final(grant):
-                    if attempts.repeated and not grant.granted:
-                        await self._forget(request)
-                    return attempts.granted(grant), grant
-            except BaseException as error:
-                if self._keeper.closed or not attempts.repeat_after(error):
-                    if attempts.may_be_granted(error):
-                        await self._forget(request)
-                    if self._keeper.closed and isinstance(error, psycopg.Error):
-                        raise Closed("leases are closed") from error
-                    raise
-                await asyncio.sleep(0.05)
-
-    async def _release(self, lease: AsyncLease) -> bool:
-        """Twice at most: the first connection may have broken long ago, or after the release."""
-        for repeated in (False, True):
-            try:
-                async with self._connection(PATIENCE) as connection:
-                    statement = RELEASE.format(timeout=milliseconds(PATIENCE))
-                    rows = await self._execute(connection, statement, columns([lease]), now() + PATIENCE)
-                    return bool(rows[0][1]) or repeated
-            except psycopg.Error as error:
-                if repeated or not lost_connection(error):
-                    log.warning("could not release %s: %s", names([lease]), str(error).strip())
-                    return True
-        return True
-
-    async def _forget(self, request: Request) -> None:
-        """Release what a request may have been granted, whose answer nobody waits for any longer."""
+    async def _open(self, until: float) -> Connection:
+        """In a thread, which is abandoned if it takes too long."""
+        outcome = LoopOutcome()
+        start_thread(self._core.connect, outcome, until)
         try:
-            async with self._connection(PATIENCE) as connection:
-                await self._execute(connection, RELEASE_UNKNOWN.format(timeout=milliseconds(PATIENCE)),
-                                    [request.resource, request.owner], now() + PATIENCE)
-        except psycopg.Error as error:
-            log.warning('could not release lease on "%s": %s', request.resource, str(error).strip())
-
-
-async def _execute(connection: Connection, statement: str, params: Any) -> list[tuple[Any, ...]]:
-    """As _connect.execute()."""
-    autocommit = connection.autocommit
-    if not autocommit:
+            connection = await outcome.wait()
+        except BaseException:
+            late = outcome.abandon()
+            if late is not None:
+                late.close()
+            raise
+        # async only:
+        opened, connection = connection, psycopg.AsyncConnection(connection.pgconn)
+        connection._opened = opened     # the same connection, which would be closed with it
         await connection.set_autocommit(True)
-    try:
-        cursor = psycopg.AsyncClientCursor(connection, row_factory=psycopg.rows.tuple_row)
-        await cursor.execute(statement, params)
-        while cursor.nextset():
-            pass
-        return await cursor.fetchall()
-    finally:
-        if not autocommit and not connection.closed:
-            await connection.set_autocommit(False)
+        # end.
+        return connection   # type: ignore[no-any-return]
+
+
+# async only:
+def _setter(lost: asyncio.Event, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    def tell() -> None:
+        try:
+            loop.call_soon_threadsafe(lost.set)
+        except RuntimeError:
+            pass    # the event loop is closed
+    return tell
 
 
 async def _run_while_held(lease: AsyncLease, run: Coroutine[Any, Any, T]) -> T:
@@ -356,9 +410,10 @@ async def _run_while_held(lease: AsyncLease, run: Coroutine[Any, Any, T]) -> T:
             task.cancel()
             await asyncio.wait({task})
             if task.cancelled():
-                raise lease._loss()
+                raise lease._record.loss()
         return task.result()
     finally:
         for future in (task, lost):
             future.cancel()
         await asyncio.gather(task, lost, return_exceptions=True)
+# end.

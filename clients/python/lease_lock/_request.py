@@ -1,7 +1,8 @@
 """What is sent to the server, and what comes back: the same with threads and with asyncio.
 
-Each statement goes to the server in one message, parameters included. So it can begin with a SET LOCAL, which ends with
-the statement, and it works behind a pooler that gives each transaction another connection.
+Each statement goes to the server in one message, parameters included. So it can begin with settings that end with it,
+and it works behind a pooler that gives each transaction another connection. The settings make it independent of those
+of the role: names, timeouts, and whether a warning is sent. Times come back as whole milliseconds.
 """
 
 from __future__ import annotations
@@ -13,74 +14,87 @@ import socket
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-import psycopg
+from ._errors import LeaseTaken
+from ._loop import now
+from ._source import Catalog
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    class Options(TypedDict, total=False):
+        mode: str
+        permits: Optional[int]
+        min_hold: Optional[Seconds]
+        payload: Any
+        if_own: str
+        owner: Optional[str]
+        stop_before: Optional[Seconds]
+        renew: bool
 
 Seconds = Union[float, timedelta]
 
 # Longest time to wait for the server where neither a wait nor the end of a lease sets a limit.
 PATIENCE = 5.0
 
-# SQLSTATE of an assertion that fails.
-NOT_HELD = "55000"
+# How long before its end a holder must have stopped, as a part of the ttl.
+MARGIN = 1 / 6
 
-REQUEST = """\
-SET LOCAL statement_timeout = {timeout};
-SELECT granted, token, extract(epoch FROM waited)::float8, reason, blocked_by, extract(epoch FROM blocked_for)::float8
-FROM lease_request(%(resource)s::text, make_interval(secs => %(ttl)s::float8), %(owner)s::text,
-    wait => make_interval(secs => %(wait)s::float8), mode => %(mode)s::text, permits => %(permits)s::integer,
-    if_own => %(if_own)s::text, min_hold => make_interval(secs => %(min_hold)s::float8),
-    lock_delay => make_interval(secs => %(lock_delay)s::float8), payload => %(payload)s::jsonb)"""
-
-RENEW = """\
+SETTINGS = """\
+SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL client_min_messages = warning;
 SET LOCAL statement_timeout = {timeout};
 SET LOCAL lock_timeout = {lock_timeout};
-SELECT l.n, lease_renew(l.resource, make_interval(secs => l.ttl), l.owner, l.token)
-FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::float8[]) WITH ORDINALITY AS l(resource, owner, token, ttl, n)"""
+{more}"""
 
+REQUEST = """\
+SELECT granted, token, floor(extract(epoch FROM waited) * 1000)::int8, reason, blocked_by,
+    floor(extract(epoch FROM blocked_for) * 1000)::int8
+FROM {schema}.lease_request(%(resource)s::text, make_interval(secs => %(ttl)s::float8), %(owner)s::text,
+    wait => make_interval(secs => %(wait)s::float8), mode => %(mode)s::text, permits => %(permits)s::int4,
+    if_own => %(if_own)s::text, min_hold => make_interval(secs => %(min_hold)s::float8),
+    payload => %(payload)s::jsonb)"""
+
+# The last column: does another owner hold it now?
+RENEW = """\
+SELECT r.n, r.held, {contended}, CASE WHEN r.held THEN false ELSE EXISTS (
+    SELECT FROM {schema}.lease_status AS s
+    WHERE s.resource = r.resource AND s.state = 'held' AND s.token > r.token) END
+FROM (
+    SELECT l.*, {schema}.lease_renew(l.resource, make_interval(secs => l.ttl), l.owner, l.token) AS held
+    FROM unnest(%s::text[], %s::text[], %s::int8[], %s::float8[]) WITH ORDINALITY AS l(resource, owner, token, ttl, n)
+    OFFSET 0) AS r"""
+
+# Without a token: a request whose answer was lost.
 RELEASE = """\
-SET LOCAL statement_timeout = {timeout};
-SELECT l.n, lease_release(l.resource, l.owner, l.token)
-FROM unnest(%s::text[], %s::text[], %s::bigint[]) WITH ORDINALITY AS l(resource, owner, token, n)"""
+SELECT l.n, CASE WHEN l.token IS NULL THEN {schema}.lease_release(l.resource, l.owner)
+    ELSE {schema}.lease_release(l.resource, l.owner, l.token) END
+FROM unnest(%s::text[], %s::text[], %s::int8[]) WITH ORDINALITY AS l(resource, owner, token, n)"""
 
-# For a request whose answer was lost: the token is not known.
-RELEASE_UNKNOWN = "SET LOCAL statement_timeout = {timeout}; SELECT lease_release(%s::text, %s::text)"
+# The lease is not kept for its min_hold.
+GIVE_BACK = """\
+SELECT 1, bool_or({schema}.lease_release(l.resource, l.owner))
+FROM (SELECT (%s::text[])[1] AS resource, (%s::text[])[1] AS owner, (%s::int8[])[1] AS token) AS l
+CROSS JOIN LATERAL {schema}.lease_request(l.resource, '1 min', l.owner, if_own => 'renew', min_hold => '0') AS g
+WHERE g.granted"""
 
-ASSERT = "SELECT lease_assert(%s::text, %s::text), set_config('lease_lock.owner', %s, true)"
-
-
-class LeaseTaken(Exception):
-    """Somebody else has the lease. `reason`, `blocked_by` and `blocked_for` (seconds) are those of lease_request."""
-
-    def __init__(self, resource: str, reason: str, blocked_by: Optional[str], blocked_for: Optional[float]) -> None:
-        super().__init__(f'lease on "{resource}" is taken ({reason}' + (f" by {blocked_by})" if blocked_by else ")"))
-        self.resource = resource
-        self.reason = reason
-        self.blocked_by = blocked_by
-        self.blocked_for = blocked_for
+# In a transaction of the user's, whose settings stay as they are.
+ASSERT = "SELECT {schema}.lease_assert(%s, %s), pg_catalog.set_config('lease_lock.owner', %s, true)"
 
 
-class LeaseLost(Exception):
-    """The lease is not held any longer, or will not be in a moment."""
-
-    def __init__(self, resource: str, reason: str) -> None:
-        super().__init__(f'lease on "{resource}" is lost: {reason}')
-        self.resource = resource
-        self.reason = reason
-
-
-class Closed(Exception):
-    """close() was called."""
+def settings(version: int, timeout: float, lock_timeout: float = 0) -> str:
+    return SETTINGS.format(timeout=milliseconds(timeout), lock_timeout=milliseconds(lock_timeout),
+                           more="SET LOCAL transaction_timeout = 0;\n" if version >= 170000 else "")
 
 
 class Grant(NamedTuple):
     granted: bool
     token: int
-    waited: float
+    waited: int
     reason: str
     blocked_by: Optional[str]
-    blocked_for: Optional[float]
+    blocked_for: Optional[int]
 
 
 def seconds(time: Optional[Seconds]) -> Optional[float]:
@@ -96,7 +110,8 @@ def new_owner() -> str:
 
 
 def milliseconds(time: float) -> int:
-    return min(max(1, math.ceil(time * 1000)), 2**31 - 1)
+    """0, which means no limit, only for 0 and infinity."""
+    return 0 if time in (0, math.inf) else min(max(1, math.ceil(time * 1000)), 2**31 - 1)
 
 
 @dataclass
@@ -112,37 +127,44 @@ class Request:
     options: dict[str, Any]
     # Nobody else uses the owner, so the request can be repeated.
     own_owner: bool
+    stop_before: float
+    renew: bool
+    # Where the functions are: known when it was sent.
+    schema: str = ""
 
-    def statement(self, left: Optional[float], repeated: bool) -> tuple[str, dict[str, Any]]:
-        timeout = 0 if left is None else milliseconds(left + PATIENCE)
-        return REQUEST.format(timeout=timeout), {
-            "resource": self.resource, "ttl": self.ttl, "owner": self.owner, "wait": left, "mode": self.mode,
-            "if_own": "renew" if repeated else self.if_own, **self.options}
+    def taken(self, grant: Grant, asked: float) -> LeaseTaken:
+        left = None if grant.blocked_for is None else max(0.0, grant.blocked_for / 1000 - (now() - asked))
+        return LeaseTaken(self.resource, grant.reason, grant.blocked_by, left)
 
-    def taken(self, grant: Grant) -> LeaseTaken:
-        return LeaseTaken(self.resource, grant.reason, grant.blocked_by, grant.blocked_for)
+
+class Attempt:
+    """A request, to be sent once. `until`: when the wait at the server ends; it is over already for a try."""
+
+    def __init__(self, request: Request, until: float, repeated: bool) -> None:
+        self._request, self._until, self._repeated = request, until, repeated
+
+    def statement(self, catalog: Catalog, version: int) -> tuple[str, Any]:
+        request = self._request
+        request.schema = catalog.schema
+        left = None if self._until == math.inf else max(0.0, self._until - now())
+        text = settings(version, math.inf if left is None else left + PATIENCE) + REQUEST.format(schema=catalog.schema)
+        return text, {
+            "resource": request.resource, "ttl": request.ttl, "owner": request.owner, "wait": left,
+            "mode": request.mode, "if_own": "renew" if self._repeated else request.if_own, **request.options}
 
 
 def make_request(shared_owner: str, resource: str, ttl: Seconds, wait: Optional[Seconds], *, mode: str = "exclusive",
-                 permits: Optional[int] = None, min_hold: Optional[Seconds] = None,
-                 lock_delay: Optional[Seconds] = None, payload: Any = None, if_own: str = "refuse",
-                 owner: Optional[str] = None) -> Request:
+                 permits: Optional[int] = None, min_hold: Optional[Seconds] = None, payload: Any = None,
+                 if_own: str = "refuse", owner: Optional[str] = None, stop_before: Optional[Seconds] = None,
+                 renew: bool = True) -> Request:
     """Each lease has an owner of its own, except those that are counted: they know each other by the owner."""
-    time = seconds(ttl)
+    time, before = seconds(ttl), seconds(stop_before)
     if time is None or time <= 0:
         raise ValueError(f"ttl must be more than zero, not {ttl!r}")
+    if before is not None and not 0 <= before < time:
+        raise ValueError(f"stop_before must be less than the ttl, not {stop_before!r}")
     return Request(
         resource, time, seconds(wait), owner or (shared_owner if if_own == "count" else new_owner()), mode, if_own,
-        {"permits": permits, "min_hold": seconds(min_hold), "lock_delay": seconds(lock_delay),
-         "payload": None if payload is None else json.dumps(payload)},
-        own_owner=owner is None and if_own != "count")
-
-
-def lost_connection(error: BaseException) -> bool:
-    """Whether the same call may succeed on another connection: this one broke, or its server is not the primary."""
-    if not isinstance(error, psycopg.Error):
-        return False
-    state = error.sqlstate
-    if state is None:
-        return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-    return state == "25006" or state[:2] == "08" or state[:3] == "57P"
+        {"permits": permits, "min_hold": seconds(min_hold), "payload": None if payload is None else json.dumps(payload)},
+        own_owner=owner is None and if_own != "count", stop_before=time * MARGIN if before is None else before,
+        renew=renew)

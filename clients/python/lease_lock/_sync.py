@@ -1,162 +1,251 @@
-"""Leases for programs with threads."""
+"""Leases for programs with threads. Generated from _async.py by ../generate_sync: do not edit."""
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
+import functools
+import logging
+import math
+import warnings
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Iterator, Callable, Optional, TypeVar, Union
 
 import psycopg
 
-from ._connect import connect, execute, is_quiet
-from ._keeper import Attempts, Keeper, Kept, columns, log, names, now
-from ._request import (
-    ASSERT, NOT_HELD, PATIENCE, RELEASE, RELEASE_UNKNOWN, Closed, Grant, LeaseLost, LeaseTaken, Request, Seconds,
-    lost_connection, make_request, milliseconds)
+from ._core import Call, Core, Guard
+from ._errors import (
+    BROKEN, EXPIRED, NOT_AGAIN, NOT_HELD, RELEASED, UNKNOWN, Cancelled, Closed, LeaseLost, LeaseTaken, OutcomeUnknown, sort)
+from ._keeper import Record
+from ._loop import now, start_thread
+from ._outcome import Cancel, ThreadOutcome
+from ._request import ASSERT, PATIENCE, Request, Seconds, make_request, seconds
+from ._source import Source, is_quiet
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
+    from typing_extensions import Unpack
+
+    from ._request import Options
+
+log = logging.getLogger("lease_lock")
 
 T = TypeVar("T")
+Connection = psycopg.Connection[Any]
 
-# Idle connections that are kept for the next call.
+# Idle connections for transactions that are kept for the next one.
 IDLE = 4
 
 
-class Lease(Kept):
+class Lease:
     """A lease that is held. As a context manager, it is released at the end of the block."""
 
-    def __init__(self, leases: Leases, request: Request, token: int, granted: float,
-                 on_lost: Optional[Callable[[Lease], Any]]) -> None:
+    def __init__(self, leases: Leases, lost: threading.Event, on_lost: Optional[Callable[[Lease], Any]],
+                 loop: Any, record: Record) -> None:
         #: Set before anybody else can have the lease, unless release() ended it.
-        self.lost = threading.Event()
+        self.lost = lost
+        self.resource, self.owner, self.token, self.mode = record.resource, record.owner, record.token, record.mode
         self._leases = leases
+        self._core = leases._core
         self._on_lost = on_lost
-        super().__init__(leases._keeper, request, token, granted, self._tell_threads)
+        self._loop = loop
+        self._record = record
+        self._give_back = False
 
-    def _tell_threads(self, call_back: bool) -> None:
-        self.lost.set()
-        if call_back and self._on_lost is not None:
-            self._keeper.run(self._on_lost, self)
+    def remaining(self) -> float:
+        """Seconds until the lease is given up as lost, unless it is renewed before. The lease itself lasts longer."""
+        return self._record.remaining()
+
+    def check(self) -> None:
+        """Raise LeaseLost if the lease is lost, or was released."""
+        if self.remaining() <= 0:
+            raise self._record.loss()
+
+    @property
+    def contended(self) -> Optional[bool]:
+        """Whether somebody waits for it, as of the last renewal. None if that is not known."""
+        return self._record.contended
+
+    def _call_back(self) -> None:
+        if self._on_lost is not None:
+            self._core.run_callback(self._on_lost, self)
 
     def _in_child(self) -> None:
         self.lost = threading.Event()
         self.lost.set()
 
     def release(self) -> bool:
-        """Release the lease. False if it is not held any longer. What the server cannot be told ends with its time."""
-        held = self._keeper.leave(self)
-        if self._inherited or (not held and (self._why is None or self._keeper.closed)):
-            return False
-        return self._keeper.released(self, held, self._leases._release(self))
+        """Release the lease. False if it is not held any longer; OutcomeUnknown if there was no answer."""
+        outcome = ThreadOutcome()
+        try:
+            self._core.end(self._record, outcome, self._give_back)
+            return bool(outcome.wait())
+        except BaseException:
+            self._core.end(self._record, None)
+            raise
 
     def __enter__(self) -> Lease:
         return self
 
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
-        released = self._why is None and not self._held
-        if not released and not self.release() and (error is None or isinstance(error, Exception)):
-            if not isinstance(error, LeaseLost):
-                raise self._loss() from error
+                        trace: Optional[TracebackType]) -> None:
+        if self._record.fate == RELEASED:
+            return
+        if self._leases._hands_over():
+            self._core.end(self._record, None, self._give_back)
+            return
+        try:
+            released = self.release()
+        except OutcomeUnknown as unknown:
+            log.warning("%s", unknown)
+            return
+        except psycopg.Error as failure:
+            log.warning('could not release lease on "%s": %s', self.resource, str(failure).strip())
+            return
+        if not released and (error is None or isinstance(error, Exception)) and not isinstance(error, LeaseLost):
+            raise self._record.loss() from error
 
     @contextmanager
-    def transaction(self) -> Iterator[psycopg.Cursor[Any]]:
+    def transaction(self, connection: Optional[Connection] = None) -> Iterator[psycopg.Cursor[Any]]:
         """A transaction that asserts the lease, and may write to tables that it protects.
 
-        Nobody else can be granted the lease before it ends. It is rolled back if the lease is lost meanwhile.
+        Nobody else can be granted the lease before it ends. It is rolled back if the lease is lost meanwhile. COMMIT
+        must be answered while the lease lasts: OutcomeUnknown otherwise.
         """
-        with ExitStack() as stack:
-            try:
-                cursor, keep = self._begin(stack)
-                yield cursor
-                if cursor.connection.info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
-                    raise psycopg.errors.InFailedSqlTransaction("the transaction had failed, and was rolled back")
-                keep()
-            except psycopg.Error as error:
-                if self._why is not None:
-                    raise self._loss() from error
-                raise
+        commits = False
+        try:
+            with ExitStack() as stack:
+                used, guard = self._begin(stack, connection)
+                try:
+                    yield used.cursor()
+                    self._may_commit(used)
+                except BaseException:
+                    guard.limit(now() + PATIENCE)
+                    raise
+                guard.limit(self._record.deadline)
+                commits = True
+        except psycopg.Error as error:
+            if commits and sort(error, True) == UNKNOWN:
+                raise OutcomeUnknown(f'no answer to COMMIT under the lease on "{self.resource}"', self.resource) from error
+            if not commits and self._record.fate is not None:
+                raise self._record.loss() from error
+            raise
 
-    def _begin(self, stack: ExitStack) -> tuple[psycopg.Cursor[Any], Callable[[], None]]:
+    def _may_commit(self, connection: Connection) -> None:
+        status = connection.info.transaction_status
+        if status == psycopg.pq.TransactionStatus.INERROR:
+            raise psycopg.errors.InFailedSqlTransaction("the transaction had failed, and was rolled back")
+        self.check()
+        if status != psycopg.pq.TransactionStatus.INTRANS:
+            raise psycopg.ProgrammingError("the block has ended its transaction")
+
+    def _begin(self, stack: ExitStack, given: Optional[Connection]) -> tuple[Connection, Guard]:
         """On another connection if one breaks: nothing of the user's is in the transaction yet."""
+        until = now() + min(PATIENCE, self.remaining())
+        pause, warned = 0.05, False
         while True:
             self.check()
             try:
                 with ExitStack() as inner:
-                    connection = inner.enter_context(self._leases._connection(self.remaining()))
-                    keep = inner.enter_context(self._keeper.cut_when_lost(self, connection))
+                    connection = inner.enter_context(self._leases._connection(given, until))
+                    guard = self._core.guard(self._record, connection)
+                    inner.callback(guard.end)
+                    guard.limit(until)
                     inner.enter_context(connection.transaction())
-                    with psycopg.ClientCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
-                        cursor.execute(ASSERT, [self.resource, self.owner, self.owner])
-                        if cursor.fetchall()[0][0] != self.token:
-                            raise psycopg.errors.ObjectNotInPrerequisiteState("the owner has a later lease")
+                    self._assert(connection)
+                    guard.limit(math.inf)
                     stack.push(inner.pop_all())
-                    return connection.cursor(), keep
+                    return connection, guard
             except psycopg.Error as error:
                 if error.sqlstate == NOT_HELD:
-                    self._keeper.lose(self, "the server says so")
-                    raise self._loss() from error
-                if not lost_connection(error):
+                    self._core.lose(self._record, BROKEN)
+                    self.lost.set()
+                    raise self._record.loss() from error
+                if given is not None or sort(error, True) == NOT_AGAIN or now() + pause >= until:
                     raise
-            time.sleep(0.05)
+                if not warned:
+                    log.warning('transaction under "%s" failed to begin, trying again: %s', self.resource, str(error).strip())
+                warned = True
+            time.sleep(pause)
+            pause = min(2 * pause, 0.5)
+
+    def _assert(self, connection: Connection) -> None:
+        with psycopg.ClientCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+            cursor.execute(ASSERT.format(schema=self._record.schema), [self.resource, self.owner, self.owner])
+            rows = cursor.fetchall()
+            if rows[0][0] != self.token:
+                raise psycopg.errors.ObjectNotInPrerequisiteState("the owner has a later lease")
 
 
 class Leases:
     """Leases that are renewed in the background, on one connection for all.
 
-    `source` is a connection string of libpq or a psycopg_pool.ConnectionPool.
+    `source` is a connection string of libpq, a function that returns a connection (of psycopg.connect, in a thread),
+    or a psycopg_pool.ConnectionPool. With a pool, `connect` may be such a string or function.
     """
 
-    def __init__(self, source: Union[str, ConnectionPool] = "") -> None:
-        self._pool = None if isinstance(source, str) else source
-        conninfo, kwargs = (source, {}) if isinstance(source, str) else (source.conninfo, source.kwargs)
-        self._open = functools.partial(connect, conninfo, kwargs)
-        self._idle: list[psycopg.Connection[Any]] = []
-        self._keeper = Keeper(self._open)
+    def __init__(self, source: Union[str, Callable[[], Any], ConnectionPool] = "", *,
+                 connect: Union[None, str, Callable[[], Any]] = None, schema: Optional[str] = None,
+                 on_event: Optional[Callable[[str, str], Any]] = None) -> None:
+        self._source = Source(source, connect, schema)
+        self._core = Core(self._source, on_event)
+        self._idle: list[Connection] = []
 
     def hold(self, resource: str, ttl: Seconds = 30, wait: Optional[Seconds] = 0, *,
-             on_lost: Optional[Callable[[Lease], Any]] = None, **options: Any) -> Lease:
+             on_lost: Optional[Callable[[Lease], Any]] = None, cancel: Optional[Cancel] = None,
+             **options: Unpack[Options]) -> Lease:
         """A lease, held. Waits for at most `wait` seconds (None: without limit), and raises LeaseTaken.
 
-        Options: mode, permits, min_hold, lock_delay, payload, if_own and owner.
+        Options: mode, permits, min_hold, payload, if_own, owner, stop_before and renew.
         """
-        request = make_request(self._keeper.owner, resource, ttl, wait, **options)
-        granted, grant = self._request(request)
-        if not grant.granted:
-            raise request.taken(grant)
-        lease = Lease(self, request, grant.token, granted, on_lost)
-        if not self._keeper.add(lease):
-            lease.release()
-            raise Closed("leases are closed")
-        return lease
+        request = make_request(self._core.owner, resource, ttl, wait, **options)
+        return self._hold(request, on_lost, cancel)
 
-    def try_hold(self, resource: str, ttl: Seconds = 30, **options: Any) -> Optional[Lease]:
+    def _hold(self, request: Request, on_lost: Optional[Callable[[Lease], Any]],
+                    cancel: Optional[Cancel]) -> Lease:
+        lost = threading.Event()
+        outcome, loop = ThreadOutcome(), None
+        call = Call(request, outcome, functools.partial(Lease, self, lost, on_lost, loop), lost.set)
+        end = functools.partial(self._core.abandon, call, Cancelled("the call was cancelled", request.resource))
+        try:
+            self._core.submit(call)
+            if cancel is not None:
+                cancel._add(end)
+            return outcome.wait()     # type: ignore[no-any-return]
+        except BaseException:
+            self._core.abandon(call)
+            raise
+        finally:
+            if cancel is not None:
+                cancel._remove(end)
+
+    def try_hold(self, resource: str, ttl: Seconds = 30, *, on_lost: Optional[Callable[[Lease], Any]] = None,
+                       **options: Unpack[Options]) -> Optional[Lease]:
         """A lease, held, or None if somebody else has it."""
         try:
-            return self.hold(resource, ttl, 0, **options)
+            return self.hold(resource, ttl, 0, on_lost=on_lost, **options)
         except LeaseTaken:
             return None
 
-    def elect(self, resource: str, run: Callable[[Lease], T], ttl: Seconds = 10, **options: Any) -> Optional[T]:
+    def elect(self, resource: str, run: Callable[[Lease], T], ttl: Seconds = 10,
+                    **options: Unpack[Options]) -> Optional[T]:
         """Call run(lease) whenever this is the leader, until it returns while it still is. None after close().
 
-        `run` has to return when lease.lost is set; then this stands for election again.
+        When the lease is lost, `run` is cancelled (with threads it has to return when lease.lost is set), and this stands
+        for election again.
         """
-        while not self._keeper.closed:
+        while not self._core.closed:
             try:
                 lease = self.hold(resource, ttl, ttl, **options)
             except LeaseTaken:
                 continue
             except Closed:
                 break
-            except psycopg.Error as error:
-                if not lost_connection(error):
+            except (psycopg.Error, OutcomeUnknown) as error:
+                if isinstance(error, psycopg.Error) and sort(error, True) == NOT_AGAIN:
                     raise
-                log.warning('no server to be elected on for "%s": %s', resource, str(error).strip())
+                log.warning('could not be elected on "%s": %s', resource, str(error).strip())
                 time.sleep(1)
                 continue
             try:
@@ -165,30 +254,43 @@ class Leases:
                     lease.check()
                 return result
             except LeaseLost as error:
-                if lease._why is None and error.resource != resource:
+                if lease._record.fate == RELEASED or error.resource != resource:
                     raise   # of another lease
                 log.warning("%s", error, exc_info=error.__cause__)
+            del lease     # else it is referred to while this waits
         return None
 
-    def once(self, name: str, period: Seconds, **options: Any) -> Callable[[Callable[..., T]], Callable[..., Any]]:
-        """Decorator of a job that runs once in a period, whichever host starts it. Its first argument is the lease."""
+    def once(self, name: str, period: Seconds, ttl: Seconds = 30, retry_failed: bool = False,
+             **options: Unpack[Options]) -> Callable[[Callable[..., T]], Callable[..., Any]]:
+        """Decorator of a job that runs once in a period, whichever host starts it. Its first argument is the lease.
+
+        After a crash another host can run it when the ttl is over; after an exception, if `retry_failed`, at once.
+        """
+        options["min_hold"] = period
+        ttl = min(seconds(ttl) or 0, seconds(period) or 0)
 
         def decorate(job: Callable[..., T]) -> Callable[..., Optional[T]]:
             @functools.wraps(job)
             def run(*args: Any, **kwargs: Any) -> Optional[T]:
-                lease = self.try_hold(name, period, min_hold=period, **options)
+                lease = self.try_hold(name, ttl, **options)
                 if lease is None:
                     return None
                 with lease:
-                    return job(lease, *args, **kwargs)
+                    lease._give_back = retry_failed
+                    result = job(lease, *args, **kwargs)
+                    lease._give_back = False
+                    return result
             return run
         return decorate
 
-    def close(self) -> None:
-        """Release what is held. Leaves no thread and no connection."""
-        self._keeper.close()
+    def close(self, timeout: Seconds = 10) -> list[str]:
+        """Release what is held. Leaves no thread and no connection. Returns the resources that it could not release."""
+        outcome = ThreadOutcome()
+        self._core.close(outcome, seconds(timeout) or 0)
+        left: list[str] = outcome.wait()
         while self._idle:
             self._idle.pop().close()
+        return left
 
     def __enter__(self) -> Leases:
         return self
@@ -196,23 +298,36 @@ class Leases:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
+    def __del__(self, warn: Any = warnings.warn) -> None:
+        if hasattr(self, "_core") and self._core.drop():
+            warn(f"{type(self).__name__} was not closed", ResourceWarning, stacklevel=2)
+
+    def _hands_over(self) -> bool:
+        """Whether the end of a block must not wait for the server."""
+        return False
+
     @contextmanager
-    def _connection(self, limit: float) -> Iterator[psycopg.Connection[Any]]:
-        if self._pool is not None:
-            with self._pool.connection(timeout=limit) as connection:
+    def _connection(self, given: Optional[Connection], until: float) -> Iterator[Connection]:
+        if given is not None:
+            if given.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                raise ValueError("the connection is in a transaction, or closed")
+            yield given
+            return
+        if self._source.pool is not None:
+            with self._source.pool.connection(timeout=max(0.001, until - now())) as connection:
                 yield connection
             return
-        connection = self._idle_connection() or self._open(min(limit, PATIENCE))
+        connection = self._idle_connection() or self._open(until)
         try:
             yield connection
         finally:
             idle = not connection.closed and connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
-            if idle and len(self._idle) < IDLE and not self._keeper.closed:
+            if idle and len(self._idle) < IDLE and not self._core.closed:
                 self._idle.append(connection)
             else:
                 connection.close()
 
-    def _idle_connection(self) -> Optional[psycopg.Connection[Any]]:
+    def _idle_connection(self) -> Optional[Connection]:
         while True:
             try:
                 connection = self._idle.pop()
@@ -222,48 +337,15 @@ class Leases:
                 return connection
             connection.close()
 
-    def _request(self, request: Request) -> tuple[float, Grant]:
-        """When the lease was granted, at the earliest, and the answer."""
-        attempts = Attempts(request)
-        while True:
-            try:
-                if self._keeper.closed:
-                    raise Closed("leases are closed")
-                with self._connection(PATIENCE) as connection:
-                    statement, params, until = attempts.next()
-                    with self._keeper.limit(connection, until, request=True):
-                        grant = Grant(*execute(connection, statement, params)[0])
-                if attempts.is_final(grant):
-                    if attempts.repeated and not grant.granted:
-                        self._forget(request)
-                    return attempts.granted(grant), grant
-            except BaseException as error:
-                if self._keeper.closed or not attempts.repeat_after(error):
-                    if attempts.may_be_granted(error):
-                        self._forget(request)
-                    if self._keeper.closed and not isinstance(error, Closed):
-                        raise Closed("leases are closed") from error
-                    raise
-                time.sleep(0.05)
-
-    def _release(self, lease: Lease) -> bool:
-        """Twice at most: the first connection may have broken long ago, or after the release."""
-        for repeated in (False, True):
-            try:
-                with self._connection(PATIENCE) as connection, self._keeper.limit(connection, now() + PATIENCE):
-                    statement = RELEASE.format(timeout=milliseconds(PATIENCE))
-                    return bool(execute(connection, statement, columns([lease]))[0][1]) or repeated
-            except psycopg.Error as error:
-                if repeated or not lost_connection(error):
-                    log.warning("could not release %s: %s", names([lease]), str(error).strip())
-                    return True
-        return True
-
-    def _forget(self, request: Request) -> None:
-        """Release what a request may have been granted, whose answer nobody waits for any longer."""
+    def _open(self, until: float) -> Connection:
+        """In a thread, which is abandoned if it takes too long."""
+        outcome = ThreadOutcome()
+        start_thread(self._core.connect, outcome, until)
         try:
-            with self._connection(PATIENCE) as connection, self._keeper.limit(connection, now() + PATIENCE):
-                execute(connection, RELEASE_UNKNOWN.format(timeout=milliseconds(PATIENCE)),
-                        [request.resource, request.owner])
-        except psycopg.Error as error:
-            log.warning('could not release lease on "%s": %s', request.resource, str(error).strip())
+            connection = outcome.wait()
+        except BaseException:
+            late = outcome.abandon()
+            if late is not None:
+                late.close()
+            raise
+        return connection   # type: ignore[no-any-return]

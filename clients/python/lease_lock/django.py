@@ -9,31 +9,81 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from contextlib import contextmanager
-from typing import Any, Iterator
+from typing import Any, Iterator, Union
 
+import psycopg
 from django.db import Error, connections, transaction
+from psycopg import pq, sql
 from psycopg.conninfo import make_conninfo
 
-from . import Lease, LeaseLost, Leases
-from ._request import ASSERT, NOT_HELD
+from ._errors import BROKEN, NOT_HELD, LeaseLost
+from ._loop import now
+from ._request import ASSERT, PATIENCE
+from ._source import connect_by
+from ._sync import Lease, Leases
 
-_leases: dict[str, Leases] = {}
+_leases: dict[tuple[str, str], DjangoLeases] = {}
 _lock = threading.Lock()
 
 
-def leases(using: str = "default") -> Leases:
-    """The Leases of this process for a database of the settings."""
+class DjangoLeases(Leases):
+    """In an atomic block, the end of a lease is not waited for: this thread's own assertion may keep it from ending."""
+
+    def __init__(self, using: str, conninfo: str, role: Union[None, str]) -> None:
+        super().__init__(conninfo if role is None else functools.partial(_connect_as, conninfo, role))
+        self._using = using
+
+    def _hands_over(self) -> bool:
+        return bool(connections[self._using].in_atomic_block)
+
+
+def leases(using: str = "default") -> DjangoLeases:
+    """The Leases of this process for a database as it is set now: a test run has another one than production."""
+    connection = connections[using]
+    key = (using, _conninfo(connection))
     with _lock:
-        if using not in _leases:
-            settings = connections[using].settings_dict
-            names = {"NAME": "dbname", "HOST": "host", "PORT": "port", "USER": "user", "PASSWORD": "password"}
-            params = {name: settings[key] for key, name in names.items() if settings.get(key)}
-            libpq = {key: value for key, value in settings.get("OPTIONS", {}).items()
-                     if key in ("service", "passfile", "target_session_attrs") or key.startswith("ssl")}
-            _leases[using] = Leases(make_conninfo(**params, **libpq))
-        return _leases[using]
+        found = _leases.get(key)
+        if found is None or found._core.closed:
+            found = _leases[key] = DjangoLeases(*key, connection.settings_dict.get("OPTIONS", {}).get("assume_role"))
+        _close_before_it_is_dropped(connection)
+        return found
+
+
+def close() -> None:
+    """Close all of them. leases() makes new ones."""
+    with _lock:
+        for found in _leases.values():
+            found.close()
+        _leases.clear()
+
+
+def _conninfo(connection: Any) -> str:
+    """What Django would connect with, OPTIONS included, as far as it is libpq's."""
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    params = dict(connection.get_connection_params())
+    params.setdefault("dbname", params.pop("database", None))
+    return make_conninfo(**{key: value for key, value in params.items() if key in known and value is not None})
+
+
+def _connect_as(conninfo: str, role: str) -> psycopg.Connection[Any]:
+    connection = connect_by(conninfo, now() + PATIENCE)
+    connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+    return connection
+
+
+def _close_before_it_is_dropped(connection: Any) -> None:
+    """At the end of a test run, nobody else may be connected to its database."""
+    creation = connection.creation
+    if not hasattr(creation, "_lease_lock"):
+        creation._lease_lock, drop = True, creation.destroy_test_db
+
+        def destroy_test_db(*args: Any, **kwargs: Any) -> Any:
+            close()
+            return drop(*args, **kwargs)
+        creation.destroy_test_db = destroy_test_db
 
 
 @contextmanager
@@ -43,16 +93,22 @@ def atomic(lease: Lease, using: str = "default", **options: Any) -> Iterator[Non
     with transaction.atomic(using, **options):
         with connections[using].cursor() as cursor:
             try:
-                cursor.execute(ASSERT, [lease.resource, lease.owner, lease.owner])
+                cursor.execute(ASSERT.format(schema=lease._record.schema), [lease.resource, lease.owner, lease.owner])
                 token = cursor.fetchone()[0]
             except Error as error:
                 if _sqlstate(error) == NOT_HELD:
-                    raise LeaseLost(lease.resource, "the server says so") from error
+                    raise _lost(lease) from error
                 raise
         if token != lease.token:
-            raise LeaseLost(lease.resource, "the owner has a later lease")
+            raise _lost(lease)
         yield
         lease.check()
+
+
+def _lost(lease: Lease) -> LeaseLost:
+    lease._core.lose(lease._record, BROKEN)
+    lease.lost.set()
+    return lease._record.loss()
 
 
 def _sqlstate(error: Error) -> Any:

@@ -5,67 +5,95 @@ It has locks, exclusive and shared. Groups and their leaders it does not have: e
 
 from __future__ import annotations
 
-import threading
-from typing import Any, Optional, Union
+from contextlib import contextmanager
+from typing import Any, Iterator, NoReturn, Optional, Union
 from urllib.parse import urlencode, urlunsplit
 
 import psycopg
 import tooz
 from tooz import coordination, locking, utils
 
-from . import Closed, Lease, Leases, LeaseTaken
+from ._errors import NOT_AGAIN, LeaseError, LeaseTaken, sort
+from ._loop import now
+from ._request import PATIENCE
+from ._sync import Lease, Leases
 
 
-class LeaseLock(locking.Lock):
+@contextmanager
+def translated() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        kind = tooz.ToozError if sort(error, True) == NOT_AGAIN else coordination.ToozConnectionError
+        utils.raise_with_cause(kind, str(error), cause=error)
+    except LeaseError as error:
+        utils.raise_with_cause(tooz.ToozError, str(error), cause=error)
+
+
+def resource_of(name: Union[bytes, str]) -> str:
+    """Two names are two resources: what is not text is escaped, and what escapes is doubled."""
+    if isinstance(name, bytes):
+        name = name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+    else:
+        name = name.replace("\\", "\\\\")
+    return name.replace("\0", "\\x00")
+
+
+class LeaseLock(locking.Lock):      # type: ignore[misc]
     """Renewed in the background until it is released. `lease.lost` is set before anybody else can have it."""
 
     def __init__(self, name: Union[bytes, str], leases: Leases, ttl: float) -> None:
         super().__init__(name)
         self._leases = leases
         self._ttl = ttl
-        self._resource = name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
-        # One thread at a time acquires: the others wait here.
-        self._turn = threading.Lock()
-        self.lease: Optional[Lease] = None
+        self._resource = resource_of(name)
+        # One, or several that are shared. The last one is released first.
+        self._held: list[Lease] = []
+
+    @property
+    def lease(self) -> Optional[Lease]:
+        held = self._held[-1:]
+        return held[0] if held else None
 
     @property
     def acquired(self) -> bool:
-        return self.lease is not None
+        return bool(self._held)
 
     def acquire(self, blocking: Union[bool, float] = True, shared: bool = False) -> bool:
-        blocking, timeout = utils.convert_blocking(blocking)
-        if not self._turn.acquire(blocking, -1 if timeout is None or not blocking else timeout):
-            return False
-        try:
-            self.lease = self._leases.hold(
-                self._resource, self._ttl, timeout if blocking else 0, mode="shared" if shared else "exclusive")
-        except LeaseTaken:
-            pass
-        except (psycopg.Error, Closed) as error:
-            utils.raise_with_cause(tooz.ToozError, str(error), cause=error)
-        finally:
-            if self.lease is None:
-                self._turn.release()
-        return self.acquired
+        blocks, timeout = utils.convert_blocking(blocking)
+        with translated():
+            try:
+                self._held.append(self._leases.hold(
+                    self._resource, self._ttl, timeout if blocks else 0, mode="shared" if shared else "exclusive"))
+            except LeaseTaken:
+                return False
+        return True
 
     def release(self) -> bool:
-        lease, self.lease = self.lease, None
-        if lease is None:
-            return False
         try:
+            lease = self._held.pop()
+        except IndexError:
+            return False
+        with translated():
             return lease.release()
-        finally:
-            self._turn.release()
+
+    def break_(self) -> bool:
+        """Needs the privilege to call lease_break()."""
+        with translated(), self._leases._connection(None, now() + PATIENCE) as connection:
+            schema = self._leases._source.catalog(connection).schema
+            row = connection.execute(f"SELECT {schema}.lease_break(%s)", [self._resource]).fetchone()
+        return bool(row and row[0])
 
     def is_still_owner(self) -> bool:
-        return self.lease is not None and self.lease.remaining() > 0
+        lease = self.lease
+        return lease is not None and lease.remaining() > 0
 
     def heartbeat(self) -> bool:
         """Nothing to do: renewal does not depend on the caller."""
         return self.is_still_owner()
 
 
-class LeaseDriver(coordination.CoordinationDriver):
+class LeaseDriver(coordination.CoordinationDriver):     # type: ignore[misc]
     """The URL is one of libpq, with another scheme. Its parameter `ttl` is the time of a lease, in seconds."""
 
     CHARACTERISTICS = (
@@ -82,7 +110,9 @@ class LeaseDriver(coordination.CoordinationDriver):
         self._leases: Optional[Leases] = None
 
     def _start(self) -> None:
-        self._leases = Leases(self._url)
+        leases = Leases(self._url)
+        with translated(), leases._connection(None, now() + PATIENCE):
+            self._leases = leases
 
     def _stop(self) -> None:
         if self._leases is not None:
@@ -92,3 +122,9 @@ class LeaseDriver(coordination.CoordinationDriver):
         if self._leases is None:
             raise tooz.ToozError("start the coordinator first")
         return LeaseLock(name, self._leases, self._ttl)
+
+    def _no_groups(self, *_: Any) -> NoReturn:
+        raise tooz.NotImplemented
+
+    watch_join_group = watch_leave_group = watch_elected_as_leader = _no_groups
+    unwatch_join_group = unwatch_leave_group = unwatch_elected_as_leader = _no_groups

@@ -5,12 +5,9 @@ import time
 
 import pytest
 
-from conftest import CLIENTS, LONG
+from conftest import CLIENTS
 from lease_lock import LeaseLost, Leases
-
-
-def is_held(server, resource):
-    return server.sql("SELECT count(*) FROM lease_status WHERE resource = %s AND state = 'held'", resource) == [(1,)]
+from servers import LONG
 
 
 @pytest.fixture
@@ -35,13 +32,13 @@ def test_tooz_lock(server, slow, coordinator):
 
     lock, other = coordinator.get_lock(b"printer"), coordinator.get_lock(b"printer")
     with lock:
-        assert lock.acquired and lock.is_still_owner() and is_held(server, "printer")
+        assert lock.acquired and lock.is_still_owner() and server.is_held("printer")
         assert not other.acquire(blocking=False) and not other.acquire(blocking=0.1) and not lock.acquire(blocking=False)
         time.sleep(11 * slow)
         assert lock.is_still_owner()        # longer than the ttl
         threading.Timer(0.5, lock.release).start()
         assert other.acquire()
-    assert not lock.acquired and not lock.release() and other.release() and not is_held(server, "printer")
+    assert not lock.acquired and not lock.release() and other.release() and not server.is_held("printer")
     with lock(shared=True), other(shared=True):
         assert not coordinator.get_lock(b"printer").acquire(blocking=False)
     assert lock.acquire()
@@ -54,9 +51,9 @@ def test_tooz_lock(server, slow, coordinator):
 
 def test_tooz_releases_when_it_stops(server, coordinator):
     coordinator.get_lock(b"stop").acquire()
-    assert is_held(server, "stop")
+    assert server.is_held("stop")
     coordinator.stop()
-    assert not is_held(server, "stop")
+    assert not server.is_held("stop")
     coordinator.start()
 
 

@@ -2,16 +2,18 @@
 
 import os
 import pathlib
+import queue
 import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 
 import pytest
 
-from conftest import CLIENTS, Holder
-from test_holders import is_held, lost_before_granted
+from promise import lost_before_granted
+from servers import CLIENTS, LONG
 
 JAVA = """
 class Main {
@@ -114,18 +116,56 @@ def go(folder):
     return [folder / "main"]
 
 
+def plain(dsn):
+    """As the pages' programs take it apart."""
+    return dsn.replace("'", "")
+
+
+class Holder:
+    """A process that holds a lease until its standard input is closed. It prints what happens to it."""
+
+    def __init__(self, command, dsn, ttl, resource):
+        self.process = subprocess.Popen(
+            [*command, dsn, str(ttl), resource], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.lines = queue.Queue()
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+        assert self.lines.get(timeout=LONG)[:2] == ["held", resource]
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.put(line.split())
+
+    def lost(self):
+        word, resource, moment = self.lines.get(timeout=LONG)
+        assert word == "lost"
+        return resource, float(moment)
+
+    def end(self):
+        self.process.stdin.close()
+        assert self.process.wait(LONG) == 0
+
+    def clean_up(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.reader.join()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
 @pytest.mark.parametrize("language", [java, ruby, go])
 def test_page(server, proxy, slow, tmp_path, language):
     command, ttl = language(tmp_path), 15 * slow
-    holder = Holder(command, server.dsn(proxy.port), ttl, ["page"], {})
+    holder = Holder(command, plain(server.dsn(proxy.port)), ttl, "page")
     try:
         for _ in range(32):
             time.sleep(0.5 * slow)
-            assert is_held(server, "page")
-        lost_before_granted(server, holder, proxy, ["page"])
+            assert server.is_held("page")
+        lost_before_granted(server, proxy, ["page"], holder.lost)
     finally:
         holder.clean_up()
-    holder = Holder(command, server.dsn(), ttl, ["page"], {})
+    holder = Holder(command, plain(server.dsn()), ttl, "page")
     holder.end()
-    assert not is_held(server, "page") and holder.lines.empty()
+    assert not server.is_held("page") and holder.lines.empty()
     holder.clean_up()

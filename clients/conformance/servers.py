@@ -1,0 +1,310 @@
+"""Servers for the tests: PostgreSQL on 127.0.0.1, PgBouncer in transaction mode, and a proxy that misbehaves.
+
+The programs of the server are those of $PG_CONFIG, whose installation has the extension.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+import psycopg
+import pytest
+
+CLIENTS = pathlib.Path(__file__).resolve().parents[1]
+
+# Only so that a test that hangs ends: no test depends on speed.
+LONG = int(os.environ.get("PG_TEST_TIMEOUT_DEFAULT", "180"))
+
+reserved = []       # sockets, until the process ends
+
+
+def free_port():
+    """While this socket is bound, the port is given to nobody who asks for any, but a server may listen on this one."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)      # as the server does
+    sock.bind(("127.0.0.1", 0))
+    reserved.append(sock)
+    return sock.getsockname()[1]
+
+
+def wait_until(condition, limit=LONG):
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+class Server:
+    def __init__(self, folder, name):
+        self.bin = pathlib.Path(subprocess.check_output(
+            [os.environ.get("PG_CONFIG", "pg_config"), "--bindir"], text=True).strip())
+        self.folder, self.data, self.port = folder, folder / name, free_port()
+        self.connection = None
+
+    def run(self, program, *args):
+        log = self.folder / "programs.log"
+        with open(log, "a") as output:
+            done = subprocess.run([self.bin / program, *map(str, args)], stdout=output, stderr=output, check=False)
+        assert done.returncode == 0, log.read_text()[-3000:]
+
+    def init(self):
+        self.run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N", "--encoding=UTF8", "--no-locale")
+        with open(self.data / "postgresql.conf", "a") as conf:
+            conf.write("listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\nfsync = off\n"
+                       "shared_preload_libraries = 'lease_lock'\nwal_level = replica\nmax_connections = 300\n"
+                       "dynamic_shared_memory_type = mmap\n")      # nothing in /dev/shm when it is killed
+        return self
+
+    def control(self, *args):
+        self.run("pg_ctl", "-D", self.data, "-l", f"{self.data}.log", "-o", f"-p {self.port}", "-w", "-t", LONG, *args)
+        return self
+
+    def start(self):
+        return self.control("start")
+
+    def standby(self, name):
+        other = Server(self.folder, name)
+        self.run("pg_basebackup", "-D", other.data, "-R", "-c", "fast", "-h", "127.0.0.1", "-p", self.port,
+                 "-U", "postgres")
+        return other.start()
+
+    def kill(self):
+        """All processes at once, as when the machine fails."""
+        self.control("stop", "-m", "immediate")
+
+    def dsn(self, port=None, **more):
+        params = {"host": "127.0.0.1", "port": port or self.port, "user": "postgres", "dbname": "postgres", **more}
+        return " ".join(f"{key}='{value}'" for key, value in params.items())
+
+    def sql(self, statement, *params):
+        """Over a connection that stays open: conditions are looked at fifty times a second."""
+        try:
+            cursor = self.connection.execute(statement, params or None)
+        except (AttributeError, psycopg.OperationalError):
+            self.connection = psycopg.connect(self.dsn(), autocommit=True)
+            cursor = self.connection.execute(statement, params or None)
+        return cursor.fetchall() if cursor.description else None
+
+    def value(self, statement, *params):
+        rows = self.sql(statement, *params)
+        return rows[0][0] if rows else None
+
+    # What the tests ask
+
+    def is_held(self, resource):
+        return self.value("SELECT count(*) FROM lease_status WHERE resource = %s AND state = 'held'", resource) == 1
+
+    def held(self, pattern):
+        return [row[0] for row in self.sql(
+            "SELECT resource FROM lease_status WHERE resource LIKE %s AND state = 'held' ORDER BY 1", pattern)]
+
+    def waiters(self, pattern):
+        return self.value("SELECT count(*) FROM lease_waiters WHERE resource LIKE %s", pattern)
+
+    def time_left(self, resource):
+        return self.value("SELECT extract(epoch FROM expires_in)::float8 FROM lease_status WHERE resource = %s",
+                          resource) or 0
+
+    def wait_for_renewal(self, resource):
+        """Watch the lease long enough to see it renewed."""
+        before = self.time_left(resource)
+        assert before > 0
+
+        def renewed():
+            nonlocal before
+            left = self.time_left(resource)
+            assert left > 0
+            if left > before:
+                return True
+            before = left
+            return False
+
+        wait_until(renewed)
+
+
+class Proxy:
+    """Passes connections on to a port of 127.0.0.1, as long as nothing is set.
+
+    `swallow` (directions "request", "answer"): what comes is dropped, and an end is not passed on.
+    `delay`: seconds for each direction. `drip`: directions in which a byte comes at a time.
+    on(word, action): for the next request that has the word: "cut" before it is passed on; "cut answer" or
+    "swallow answer" after it was.
+    """
+
+    def __init__(self, port):
+        self.to = port
+        self.swallow, self.drip = set(), set()
+        self.delay = {"request": 0, "answer": 0}
+        self.trigger = None     # word, action
+        self.gone, self.muted = set(), set()       # sockets of clients
+        self.seen = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.sockets = [self.listener]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def silence(self, on=True):
+        self.swallow = {"request", "answer"} if on else set()
+
+    def on(self, word, action):
+        self.trigger = (word.encode(), action)
+
+    def accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:
+                return
+            self.sockets.append(client)
+            try:
+                server = socket.create_connection(("127.0.0.1", self.to))
+            except OSError:
+                shut(client)
+                continue
+            self.sockets.append(server)
+            for sock in (client, server):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self.pump, args=(client, server, client, "request"), daemon=True).start()
+            threading.Thread(target=self.pump, args=(server, client, client, "answer"), daemon=True).start()
+
+    def pump(self, source, target, client, direction):
+        try:
+            while data := source.recv(65536):
+                if direction in self.swallow or client in self.muted:
+                    continue
+                time.sleep(self.delay[direction])
+                if direction == "request" and self.trigger and self.trigger[0] in data:
+                    action, self.trigger = self.trigger[1], None
+                    self.seen += 1
+                    if action == "cut":
+                        break
+                    (self.gone if action == "cut answer" else self.muted).add(client)   # before the server can answer
+                    target.sendall(data)
+                    continue
+                if client in self.gone:
+                    break
+                self.send(target, data, direction)
+        except OSError:
+            pass
+        if not self.swallow and client not in self.muted:
+            shut(source)
+            shut(target)
+
+    def send(self, target, data, direction):
+        if direction not in self.drip:
+            target.sendall(data)
+            return
+        for n in range(len(data)):
+            target.sendall(data[n:n + 1])
+            time.sleep(0.2)
+
+    def cut(self):
+        for sock in self.sockets[1:]:
+            shut(sock)
+
+    def close(self):
+        self.swallow = set()
+        for sock in self.sockets:
+            shut(sock)
+            sock.close()
+
+
+def shut(sock):
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+# Fixtures
+
+@pytest.fixture(scope="session")
+def folder():
+    path = pathlib.Path(tempfile.mkdtemp(prefix="leases", dir=os.environ.get("TMPDIR", "/tmp")))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def server(folder):
+    server = Server(folder, "primary").init().start()
+    try:
+        server.sql("CREATE EXTENSION lease_lock")
+        yield server
+    finally:
+        server.control("stop", "-m", "fast")
+
+
+@pytest.fixture
+def another(tmp_path):
+    """A server that may be stopped; with others that a test starts."""
+    server = Server(tmp_path, "another").init().start()
+    server.sql("CREATE EXTENSION lease_lock")
+    started = [server]
+    yield started
+    for server in started:
+        server.control("stop", "-m", "immediate")
+
+
+@pytest.fixture
+def slow(server):
+    """How many times slower than a quiet machine is this one now? So much longer is a ttl that steps must not outlast."""
+    since = time.monotonic()
+    for _ in range(10):
+        psycopg.connect(server.dsn()).close()
+    return min(8, 1 + int((time.monotonic() - since) / 0.5))
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(server, folder):
+    program = shutil.which("pgbouncer", path=os.environ["PATH"] + ":/usr/sbin")
+    if not program:
+        pytest.skip("no pgbouncer")
+    port = free_port()
+    (folder / "users").write_text('"postgres" ""\n')
+    (folder / "pgbouncer.ini").write_text(
+        f"[databases]\npostgres = host=127.0.0.1 port={server.port}\n[pgbouncer]\npool_mode = transaction\n"
+        f"default_pool_size = 10\nmax_client_conn = 200\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
+        f"unix_socket_dir =\nauth_type = trust\nauth_file = {folder}/users\nserver_login_retry = 0.2\n")
+    process = subprocess.Popen([program, "-q", folder / "pgbouncer.ini"], stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture(params=["direct", "pgbouncer"])
+def dsn(request, server):
+    """The same test directly and through PgBouncer."""
+    return server.dsn(request.getfixturevalue("pgbouncer") if request.param == "pgbouncer" else None)
+
+
+@pytest.fixture
+def make_proxy(server):
+    made = []
+
+    def make(port=None):
+        made.append(Proxy(port or server.port))
+        return made[-1]
+
+    yield make
+    for proxy in made:
+        proxy.close()
+
+
+@pytest.fixture
+def proxy(make_proxy):
+    return make_proxy()
+
+
+@pytest.fixture(autouse=True)
+def clean(request):
+    """Each test begins without leases."""
+    if "server" in request.fixturenames:
+        request.getfixturevalue("server").sql("SELECT lease_break(resource) FROM lease_status")

@@ -1,0 +1,191 @@
+"""What each call does when nothing fails, and what its errors say."""
+
+import pytest
+
+from servers import LONG, wait_until
+
+
+def test_hold_excludes_until_it_is_released(program, dsn, server):
+    program.open(dsn)
+    lease = program.hold("door", ttl=600, payload={"why": "paint"})
+    assert 0 < lease["remaining"] <= 500
+    assert server.sql("SELECT owner, token, payload FROM lease_status WHERE resource = 'door'") \
+        == [(lease["owner"], int(lease["token"]), {"why": "paint"})]
+    assert program.try_hold("door", "second") is None
+    taken = program.error("hold", client="a", lease="second", resource="door", options={"wait": 0.1})
+    assert (taken.name, taken.resource, taken.reason, taken.blocked_by) == ("LeaseTaken", "door", "held", lease["owner"])
+    assert 400 < taken.blocked_for <= 600
+    assert program("release", lease="door") is True
+    second = program.try_hold("door")
+    assert int(second["token"]) > int(lease["token"])
+    program("end", lease="door")
+    assert not server.is_held("door")
+
+
+def test_modes_and_options(program, dsn, server):
+    program.open(dsn)
+    for mode in ({"mode": "shared"}, {"mode": "permit", "permits": 2}):
+        for name in "xy":
+            program.hold("atlas", name, **mode)
+        assert program.try_hold("atlas", "z") is None
+        for name in "xy":
+            program("release", lease=name)
+    outer, inner = (program.hold("again", name, if_own="count") for name in "xy")
+    assert inner["token"] == outer["token"]
+    program("release", lease="x")
+    assert server.is_held("again")
+    program("release", lease="y")
+    assert not server.is_held("again")
+    program.hold("kept", ttl=60, min_hold=60)
+    program("release", lease="kept")
+    assert program.try_hold("kept") is None
+    assert program.error("hold", client="a", lease="x", resource="door", options={"mode": "sideways"}).sqlstate == "22023"
+
+
+def test_a_wait_ends_with_the_release_and_counts_from_the_grant(program, dsn, server, slow):
+    program.open(dsn)
+    program.hold("queue", "first", ttl=600)
+    waiting = program.start_hold("queue", "second", ttl=4 * slow, wait=LONG)
+    wait_until(lambda: server.waiters("queue") == 1)
+    server.sql("SELECT pg_sleep(%s)", 4 * slow + 0.5)       # longer than its ttl
+    assert not waiting.answered.is_set()
+    program("release", lease="first")
+    assert 0 < waiting.answer()["remaining"] <= 4 * slow
+
+
+def test_renewal_outlasts_the_ttl(program, dsn, server, slow):
+    program.open(dsn)
+    program.hold("long", ttl=4 * slow)
+    for _ in range(3):
+        server.wait_for_renewal("long")
+    program("check", lease="long")
+
+
+def test_a_lease_without_renewal_has_a_fixed_life(program, server, slow):
+    program.open(server.dsn())
+    program.hold("fixed", ttl=4 * slow, renew=False)
+    assert program.event("lost")["reason"] == "expired"
+    assert program.error("check", lease="fixed").reason == "expired"
+
+
+def test_stop_before_says_when_the_holder_must_have_stopped(program, server, slow):
+    program.open(server.dsn())
+    assert program.hold("early", ttl=600, stop_before=500)["remaining"] <= 100
+    program.hold("short", ttl=12 * slow, stop_before=9 * slow, renew=False)
+    program.event("lost", lease="short")
+    assert server.is_held("short") or server.time_left("short") <= 0
+    server.wait_for_renewal("early") if server.time_left("early") < 560 else None
+
+
+@pytest.mark.parametrize("how", ["broken", "taken_over"])
+def test_a_loss_that_the_server_tells_has_its_reason(program, server, slow, how):
+    program.open(server.dsn())
+    program.hold("gone", ttl=6 * slow)
+    server.sql("SELECT lease_break('gone')")
+    if how == "taken_over":
+        assert server.value("SELECT lease_acquire('gone', '1 hour', 'other')")
+    assert program.event("lost", lease="gone")["reason"] == how
+    lost = program.error("check", lease="gone")
+    assert (lost.name, lost.resource, lost.reason) == ("LeaseLost", "gone", how)
+    assert program.error("transaction", lease="gone", statements=["SELECT 1"]).name == "LeaseLost"
+    assert program("release", lease="gone") is False
+
+
+def test_a_late_release_says_that_the_lease_was_lost(program, dsn, server):
+    program.open(dsn)
+    program.hold("late", ttl=600)
+    server.sql("SELECT lease_break('late')")
+    lost = program.error("end", lease="late")
+    assert (lost.name, lost.reason) == ("LeaseLost", "broken")
+    program.hold("late", ttl=600)
+    server.sql("SELECT lease_break('late')")
+    assert program("release", lease="late") is False
+
+
+def test_a_transaction_asserts_commits_and_rolls_back(program, dsn, server):
+    server.sql("CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL); INSERT INTO account VALUES (1, 100)")
+    try:
+        server.sql("SELECT lease_protect('account', 'account:{id}')")
+        program.open(dsn)
+        program.hold("account:1", ttl=600)
+        rows = program("transaction", lease="account:1",
+                       statements=["UPDATE account SET balance = 70", "SELECT balance FROM account"])
+        assert [list(row.values()) if isinstance(row, dict) else row for row in rows] == [[70]]
+        failed = program.error("transaction", lease="account:1", statements=["UPDATE account SET balance = 1", "SELECT 1 / 0"])
+        assert (failed.name, failed.sqlstate) == ("Driver", "22012")
+        assert server.value("SELECT balance FROM account") == 70
+        server.sql("SELECT lease_break('account:1')")
+        lost = program.error("transaction", lease="account:1", statements=["UPDATE account SET balance = 0"])
+        assert (lost.name, lost.reason) == ("LeaseLost", "broken")
+        assert server.value("SELECT balance FROM account") == 70
+    finally:
+        server.sql("DROP TABLE account")
+
+
+def test_contended_says_that_somebody_waits(program, server, slow):
+    if server.value("SELECT to_regprocedure('lease_contended(text)')") is None:
+        pytest.skip("no lease_contended")
+    program.open(server.dsn())
+    program.hold("busy", ttl=3 * slow)
+    wait_until(lambda: program("state", lease="busy")["contended"] is False)
+    waiting = program.start_hold("busy", "second", wait=None)
+    wait_until(lambda: program("state", lease="busy")["contended"])
+    program("release", lease="busy")
+    waiting.answer()
+
+
+def test_elect_runs_while_leader_and_stands_again(program, server, slow):
+    program.open(server.dsn())
+    election = program.start("elect", client="a", resource="leader", options={"ttl": 3 * slow})
+    first = program.event("elected", id=election.id)
+    server.sql("SELECT lease_break('leader')")
+    second = program.event("elected", id=election.id)
+    assert int(second["token"]) > int(first["token"])
+    program("go", of=election.id)
+    assert election.answer() is None
+    wait_until(lambda: not server.is_held("leader"))
+
+
+def test_once_in_a_period_and_a_failed_run_can_be_tried_again(program, server):
+    program.open(server.dsn())
+    job = {"client": "a", "resource": "nightly", "period": 3600}
+    assert program.error("once", **job, fail=True, options={"retry_failed": True}).name == "Failed"
+    assert program("once", **job) is True
+    assert program("once", **job) is False
+    server.sql("SELECT lease_break('nightly')")
+    assert program.error("once", **job, fail=True).name == "Failed"
+    assert program("once", **job) is False
+
+
+def test_close_releases_and_tells_those_that_wait(program, server):
+    program.open(server.dsn(application_name="closes"))
+    program.hold("close", ttl=600)
+    waiting = program.start_hold("close", "second", wait=None)
+    wait_until(lambda: server.waiters("close") == 1)
+    assert program("close", client="a") == []
+    assert waiting.error().name == "Closed"
+    assert program("state", lease="close")["lost"] and program.error("check", lease="close").reason == "closed"
+    assert program("release", lease="close") is False
+    assert program.error("hold", client="a", lease="x", resource="x", options={}).name == "Closed"
+    assert not server.is_held("close")
+    wait_until(lambda: server.value("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'closes'") == 0)
+
+
+def test_the_end_of_the_program_releases(server, start_program):
+    for end in (lambda program: program.process.stdin.close(), lambda program: program.process.terminate()):
+        program = start_program()
+        program.open(server.dsn())
+        for name in ("exit:1", "exit:2"):
+            program.hold(name, ttl=600)
+        end(program)
+        assert program.process.wait(LONG) == 0
+        assert server.held("exit:%") == []
+
+
+def test_a_lease_that_nobody_refers_to_is_released(client, program, server):
+    if client not in ("python", "asyncio"):
+        pytest.skip("only where the language can tell")
+    program.open(server.dsn())
+    program.hold("dropped", ttl=600)
+    program("drop", lease="dropped")
+    wait_until(lambda: not server.is_held("dropped"))

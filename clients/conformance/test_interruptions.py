@@ -1,0 +1,108 @@
+"""A call that is interrupted at a random moment leaves nothing: no lease at the server, nothing in the keeper.
+
+LEASES_INTERRUPTS says how often each call is interrupted.
+"""
+
+import os
+import random
+import time
+
+import pytest
+
+from program import Failure
+from servers import wait_until
+
+TIMES = int(os.environ.get("LEASES_INTERRUPTS", "15"))
+
+CALLS = ["hold", "hold after a wait", "try", "release", "end", "transaction", "once"]
+
+
+@pytest.mark.parametrize("way", ["direct", "slow network"])
+@pytest.mark.parametrize("call", CALLS)
+def test_an_interrupted_call_leaves_nothing(program, server, proxy, call, way):
+    """With a ttl that cannot be over: what is left would be seen."""
+    if way == "slow network":
+        proxy.delay = {"request": 0.02, "answer": 0.02}
+    program.open(server.dsn(proxy.port))
+    program.hold("warm")
+    program("release", lease="warm")
+    interrupted = 0
+    longest = 0.02 if way == "direct" else 0.15
+    for n in range(TIMES):
+        interrupted += interrupt(program, server, call, f"i:{n}", random.uniform(0, longest))
+    print(f"{call}: {interrupted} of {TIMES} interrupted")
+    time.sleep(2)
+    assert server.held("i:%") == []
+    wait_until(lambda: program("keeper", client="a") == {"leases": 0, "ending": 0, "waits": 0}, 30)
+    assert program("close", client="a") == []
+
+
+def interrupt(program, server, call, resource, after):
+    options = {"ttl": 3600}
+    args = {"client": "a", "lease": resource, "resource": resource, "options": options}
+    if call == "hold after a wait":
+        server.sql("SELECT lease_acquire(%s, '1 hour', 'other')", resource)
+        options["wait"] = 3600
+    elif call in ("release", "end", "transaction"):
+        program("hold", **args)
+    if call == "transaction":
+        command = program.start("transaction", lease=resource, statements=["SELECT 1"])
+    elif call == "once":
+        command = program.start("once", client="a", resource=resource, period=3600, options={})
+    else:
+        command = program.start(call.split()[0], **args)
+    time.sleep(after)
+    if call == "hold after a wait":
+        server.sql("SELECT lease_release(%s, 'other')", resource)
+        time.sleep(random.uniform(0, 0.01))
+    program("interrupt", of=command.id)
+    try:
+        answer = command.answer()
+        failed = False
+    except Failure as failure:
+        assert failure.name == "Interrupted", failure
+        failed = True
+    if call == "transaction" or (not failed and answer and call in ("hold", "hold after a wait", "try")):
+        assert program("release", lease=resource) is True
+    return failed
+
+
+@pytest.mark.parametrize("beside", ["a hold", "a wait"])
+def test_close_beside_a_call_leaves_nothing(start_program, server, proxy, beside):
+    proxy.delay = {"request": 0.005, "answer": 0.005}
+    program = start_program()
+    for n in range(TIMES):
+        name = f"c:{n}"
+        program.open(server.dsn(proxy.port), client=name)
+        if beside == "a wait":
+            server.sql("SELECT lease_acquire(%s, '1 hour', 'other')", name)
+        # The first command of a program that can be interrupted occupies its main thread.
+        call = program.start_hold(name, client=name, ttl=3600, wait=3600)
+        time.sleep(random.uniform(0, 0.1))
+        close = program.start("close", client=name)
+        if beside == "a wait":
+            server.sql("SELECT lease_release(%s, 'other')", name)
+        assert close.answer(30) == []
+        try:
+            call.answer()
+        except Failure as failure:
+            assert failure.name == "Closed"
+    time.sleep(2)
+    assert server.held("c:%") == []
+
+
+def test_an_interrupted_close_goes_on(program, server, proxy):
+    proxy.delay = {"request": 0.01, "answer": 0.01}
+    for n in range(TIMES):
+        name = f"k:{n}"
+        program.open(server.dsn(proxy.port), client=name)
+        program.hold(name, client=name, ttl=3600)
+        command = program.start("close", client=name)
+        time.sleep(random.uniform(0, 0.05))
+        program("interrupt", of=command.id)
+        try:
+            command.answer()
+        except Failure as failure:
+            assert failure.name == "Interrupted"
+            assert program("close", client=name) == []
+    assert server.held("k:%") == []

@@ -1,0 +1,149 @@
+"""Every call has an end, and a wait is the limit for everything, outages included."""
+
+import time
+
+import pytest
+
+from program import Failure
+from servers import LONG, wait_until
+
+# What the table of README.md allows, and as much again for a slow machine.
+SHORT = 25
+
+
+@pytest.mark.parametrize("why", ["occupied", "shut", "role is full"])
+def test_a_transaction_begins_in_time_or_fails(program, server, slow, why):
+    server.sql("CREATE ROLE few LOGIN")
+    try:
+        program.open({"kind": "pool", "conninfo": server.dsn(user="few"), "size": 1, "min": 0})
+        program.hold("t", ttl=6 * slow)
+        if why == "occupied":
+            program("occupy", client="a", number=1)
+        elif why == "shut":
+            program("shut", client="a")
+        else:
+            server.wait_for_renewal("t")    # the keeper has its connection
+            server.sql("ALTER ROLE few CONNECTION LIMIT 0")
+        assert program.error("transaction", lease="t", statements=["SELECT 1"], limit=SHORT).name == "Driver"
+        program("check", lease="t")
+        assert program("release", lease="t") is True
+        assert program("close", client="a", limit=SHORT) == []
+    finally:
+        server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'few'")
+        server.sql("SELECT lease_break(resource) FROM lease_status")
+        server.sql("DROP ROLE few")
+
+
+def test_close_ends_beside_a_wait_without_limit(program, server):
+    server.sql("SELECT lease_acquire('w', '1 hour', 'other')")
+    program.open(server.dsn())
+    waiting = program.start_hold("w", wait=None)
+    wait_until(lambda: server.waiters("w") == 1)
+    assert program("close", client="a", limit=SHORT) == []
+    assert waiting.error().name == "Closed"
+    wait_until(lambda: server.waiters("w") == 0)
+
+
+@pytest.mark.parametrize("fault", ["silence", "drip", "answers swallowed"])
+def test_close_ends_in_time_and_says_what_it_could_not_end(program, server, proxy, fault):
+    program.open(server.dsn(proxy.port))
+    program.hold("left", ttl=20 * LONG)
+    if fault == "silence":
+        proxy.silence()
+    elif fault == "drip":
+        proxy.drip = {"answer"}
+    else:
+        proxy.swallow = {"answer"}
+    left = program("close", client="a", timeout=2, limit=SHORT)
+    assert left == ["left"]
+    proxy.silence(False)
+    proxy.drip = set()
+    wait_until(lambda: not server.is_held("left"))      # it goes on
+
+
+def test_wait_is_the_limit_while_the_server_is_away(program, another):
+    server = another[0]
+    program.open(server.dsn())
+    server.control("stop", "-m", "fast")
+    another.clear()
+    since = time.monotonic()
+    assert program.error("hold", client="a", lease="x", resource="x", options={"wait": 3}, limit=SHORT).name == "Driver"
+    assert time.monotonic() - since >= 2
+    assert program.error("hold", client="a", lease="x", resource="x", options={}, limit=SHORT).name == "Driver"
+    coming = program.start_hold("x", wait=LONG)
+    time.sleep(1)
+    server.start()
+    another.append(server)
+    coming.answer()
+
+
+def test_wait_goes_on_when_the_server_restarts(program, another):
+    server = another[0]
+    program.open(server.dsn())
+    server.sql("SELECT lease_acquire('x', '1 hour', 'other')")
+    waiting = program.start_hold("x", wait=LONG)
+    wait_until(lambda: server.waiters("x") == 1)
+    server.control("restart", "-m", "fast")
+    wait_until(lambda: server.waiters("x") == 1)
+    server.sql("SELECT lease_release('x', 'other')")
+    waiting.answer()
+
+
+def test_a_server_that_is_full_is_tried_again(program, another):
+    """53300 ends neither a wait nor an election."""
+    server = another[0]
+    server.sql("CREATE ROLE few LOGIN CONNECTION LIMIT 0")
+    program.open(server.dsn(user="few"))
+    assert program.error("hold", client="a", lease="x", resource="x", options={}, limit=SHORT).name == "Driver"
+    waiting = program.start_hold("x", wait=LONG)
+    election = program.start("elect", client="a", resource="leader", options={"ttl": 2})
+    time.sleep(4)
+    assert not waiting.answered.is_set() and not election.answered.is_set()
+    server.sql("ALTER ROLE few CONNECTION LIMIT -1")
+    waiting.answer()
+    program.event("elected", id=election.id)
+    program("go", of=election.id)
+    election.answer()
+
+
+def test_a_read_only_server_is_tried_again_with_pauses(program, another):
+    server = another[0]
+    program.open(server.dsn(application_name="readonly"))
+    server.sql("ALTER SYSTEM SET default_transaction_read_only = on")
+    server.sql("SELECT pg_reload_conf()")
+    wait_until(lambda: server.value("SHOW default_transaction_read_only") == "on")
+    before = server.value("SELECT xact_rollback FROM pg_stat_database WHERE datname = 'postgres'")
+    failed = program.error("hold", client="a", lease="x", resource="x", options={"wait": 4}, limit=SHORT)
+    assert (failed.name, failed.sqlstate) == ("Driver", "25006")
+    server.sql("SELECT pg_stat_force_next_flush()")
+    after = server.value("SELECT xact_rollback FROM pg_stat_database WHERE datname = 'postgres'")
+    assert after - before < 30
+    waiting = program.start_hold("x", wait=LONG)
+    server.sql("ALTER SYSTEM RESET default_transaction_read_only")
+    server.sql("SELECT pg_reload_conf()")
+    waiting.answer()
+
+
+def test_a_mistake_is_raised_at_once(program, server):
+    program.open(server.dsn(dbname="postgres"))
+    failed = program.error("hold", client="a", lease="x", resource="x", options={"wait": 20 * LONG, "mode": "odd"}, limit=SHORT)
+    assert failed.sqlstate == "22023"
+
+
+@pytest.mark.parametrize("fault", ["silence", "drip"])
+def test_a_try_ends_in_time(program, server, proxy, fault):
+    program.open(server.dsn(proxy.port))
+    if fault == "silence":
+        proxy.silence()
+    else:
+        proxy.drip = {"answer"}
+    assert program.error("try", client="a", lease="x", resource="x", options={}, limit=SHORT).name in ("Driver", "OutcomeUnknown")
+
+
+def test_a_program_ends_although_the_network_is_silent(start_program, server, proxy):
+    program = start_program()
+    program.open(server.dsn(proxy.port))
+    program.hold("end", ttl=20 * LONG)
+    proxy.silence()
+    program.process.stdin.close()
+    assert program.process.wait(SHORT) is not None

@@ -1,0 +1,213 @@
+"""What a holder does when the network, the server, its clock or the holder itself fails.
+
+LEASES_ROUNDS leases are tried with a silent network, all at the same time, with a ttl of 3 s. By default there are 3,
+with a longer ttl.
+"""
+
+import os
+import pathlib
+import signal
+import time
+
+import psycopg
+import pytest
+
+from promise import granted_at, lost_before_granted
+from servers import LONG, wait_until
+
+ROUNDS = int(os.environ.get("LEASES_ROUNDS", "3"))
+TTL = 3 if "LEASES_ROUNDS" in os.environ else 12     # a sixth of it is what the holder may be late
+
+
+def next_lost(program):
+    event = program.event("lost", reason="expired")
+    return event["lease"], event["at"]
+
+
+@pytest.fixture
+def start_holder(start_program):
+    """A program that holds leases, each with a keeper of its own."""
+    def start(dsn, ttl, *resources, **env):
+        program = start_program(**env)
+        for resource in resources:
+            program.open(dsn, client=resource)
+            program.hold(resource, client=resource, ttl=ttl, wait=LONG)
+        return program
+    return start
+
+
+def test_lost_before_granted_when_the_network_is_silent(server, proxy, slow, start_holder):
+    resources = [f"silent:{n}" for n in range(ROUNDS)]
+    holder = start_holder(server.dsn(proxy.port), TTL * slow, *resources)
+    time.sleep(TTL * slow / 3)      # some of the renewals are on their way
+    lost_before_granted(server, proxy, resources, lambda: next_lost(holder))
+
+
+def test_lost_before_granted_behind_pgbouncer(server, pgbouncer, make_proxy, slow, start_holder):
+    proxy = make_proxy(pgbouncer)
+    holder = start_holder(server.dsn(proxy.port), TTL * slow, "silent:pooled")
+    lost_before_granted(server, proxy, ["silent:pooled"], lambda: next_lost(holder))
+
+
+@pytest.mark.parametrize("fault", ["drip", "answers swallowed"])
+def test_lost_before_granted_when_answers_do_not_come(server, proxy, slow, start_holder, fault):
+    holder = start_holder(server.dsn(proxy.port), 6 * slow, "answers")
+    if fault == "drip":
+        proxy.drip = {"answer"}
+    else:
+        proxy.swallow = {"answer"}
+    event = holder.event("lost", lease="answers", reason="expired")
+    proxy.silence()     # a renewal may have reached the server
+    assert granted_at(server, "answers") > event["at"]
+
+
+def test_the_end_of_a_call_is_not_confused_by_extra_float_digits(server, proxy, slow, start_holder):
+    """After a wait, the count starts when the lease was granted, which the server tells."""
+    server.sql("CREATE ROLE rough LOGIN; ALTER ROLE rough SET extra_float_digits = -15")
+    try:
+        server.sql("SELECT lease_acquire('digits', '2500 ms', 'first')")
+        holder = start_holder(server.dsn(proxy.port, user="rough"), 6 * slow, "digits")
+        left = holder("state", lease="digits")["remaining"]
+        assert left <= server.time_left("digits") - slow * 0.9
+    finally:
+        holder("close", client="digits")
+        server.sql("SELECT lease_break('digits')")
+        server.sql("DROP ROLE rough")
+
+
+def test_a_stepped_clock_changes_nothing(server, proxy, slow, start_holder, tmp_path):
+    library = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    if not library:
+        pytest.skip("no libfaketime")
+    offset = tmp_path / "offset"
+    offset.write_text("+0\n")
+    holder = start_holder(
+        server.dsn(proxy.port), 9 * slow, "stepped", LD_PRELOAD=str(library), FAKETIME_TIMESTAMP_FILE=str(offset),
+        FAKETIME_NO_CACHE="1", FAKETIME_DONT_FAKE_MONOTONIC="1", DONT_FAKE_MONOTONIC="1")
+    for step in ("+1d\n", "-1d\n"):
+        offset.write_text(step)
+        server.wait_for_renewal("stepped")
+        assert holder.events.empty()
+    lost_before_granted(server, proxy, ["stepped"], lambda: next_lost(holder))
+
+
+def test_a_short_silence_is_survived(server, proxy, slow, start_holder):
+    holder = start_holder(server.dsn(proxy.port), 18 * slow, "short")
+    server.wait_for_renewal("short")
+    proxy.silence()
+    time.sleep(7 * slow + 1)    # more than a third of the ttl: a renewal gets no answer
+    proxy.silence(False)
+    server.wait_for_renewal("short")
+    assert holder.events.empty()
+    assert holder("release", lease="short") is True
+
+
+def test_a_killed_holder_keeps_the_lease_until_its_time_is_over(server, slow, start_holder):
+    holder = start_holder(server.dsn(), 6 * slow, "killed")
+    holder.process.kill()
+    assert server.value("SELECT lease_acquire('killed', '1 min', 'other')") is False
+    granted_at(server, "killed")
+    assert holder.events.empty()
+
+
+def test_a_stopped_holder_finds_out_when_it_goes_on(server, slow, start_holder):
+    holder = start_holder(server.dsn(), 4 * slow, "stopped")
+    holder.process.send_signal(signal.SIGSTOP)
+    granted_at(server, "stopped")
+    assert holder.events.empty()
+    holder.process.send_signal(signal.SIGCONT)
+    holder.event("lost", lease="stopped")
+    assert holder("release", lease="stopped") is False
+    holder.end()
+    assert server.is_held("stopped")
+
+
+def test_a_restart_is_survived(another, slow, start_holder):
+    server = another[0]
+    holder = start_holder(server.dsn(), 20 * slow, "restart")
+    for mode in ("fast", "immediate"):
+        server.control("restart", "-m", mode)
+        assert server.is_held("restart")
+        server.wait_for_renewal("restart")
+    assert holder("release", lease="restart") is True
+
+
+@pytest.mark.parametrize("way", ["address that moves", "several hosts", "several hosts, standby first"])
+def test_a_failover_is_survived(another, make_proxy, slow, start_holder, client, way):
+    if way != "address that moves" and client == "node":
+        pytest.skip("node-postgres has one host")
+    primary = another[0]
+    standby = primary.standby("standby")
+    another.append(standby)
+    proxy = make_proxy(primary.port)
+    dsn = primary.dsn(proxy.port)
+    if way != "address that moves":
+        ports = [proxy.port, standby.port]
+        if "first" in way:
+            ports.reverse()
+        dsn = f"host=127.0.0.1,127.0.0.1 port={ports[0]},{ports[1]} user=postgres dbname=postgres"
+    holder = start_holder(dsn, 30 * slow, "failover")
+    wait_until(lambda: standby.is_held("failover"))
+    if way == "several hosts":
+        proxy.silence()     # the first host does not even refuse
+    primary.kill()
+    another.remove(primary)
+    standby.control("promote")
+    proxy.to = standby.port
+    standby.wait_for_renewal("failover")
+    assert holder("release", lease="failover") is True
+    assert not standby.is_held("failover") and holder.events.empty()
+
+
+@pytest.mark.parametrize("lost", ["lease_request", "lease_renew", "lease_release", "lease_assert"])
+@pytest.mark.parametrize("action", ["cut", "cut answer"])
+def test_a_lost_answer_is_asked_for_again(program, proxy, server, slow, lost, action):
+    program.open(server.dsn(proxy.port))
+    proxy.on(lost, action)
+    program.hold("answer", ttl=9 * slow)
+    if lost == "lease_renew":
+        wait_until(lambda: proxy.seen)
+        server.wait_for_renewal("answer")
+    program("transaction", lease="answer", statements=["SELECT 1"])
+    assert server.is_held("answer") and program.events.empty()
+    assert program("release", lease="answer") is True
+    assert proxy.seen == 1 and not server.is_held("answer")
+
+
+def test_one_locked_row_does_not_lose_other_leases(program, server, slow):
+    """One statement renews many leases: it must not fail for all of them."""
+    program.open(server.dsn())
+    for n in range(30):
+        program.hold(f"many:{n}", ttl=9 * slow)
+    with psycopg.connect(server.dsn()) as blocker:
+        blocker.execute("SELECT FROM lease_lock WHERE resource = 'many:7' FOR UPDATE")
+        program.event("lost", lease="many:7")
+    for n in set(range(30)) - {7}:
+        program("check", lease=f"many:{n}")
+    assert program.events.empty()
+
+
+@pytest.mark.parametrize("what", ["renewal", "grant"])
+def test_a_synchronous_wait_that_was_cancelled_is_no_grant(program, another, slow, what):
+    """It is known by the source function of the warning: a role hides the warnings, and their text is translated."""
+    server = another[0]
+    server.sql("CREATE ROLE quiet LOGIN; ALTER ROLE quiet SET client_min_messages = error")
+    program.open(server.dsn(user="quiet"))
+    if what == "renewal":
+        program.hold("sync", ttl=12 * slow)
+    server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    server.sql("SELECT pg_reload_conf()")
+    wait_until(lambda: server.value("SHOW synchronous_standby_names") == "nobody")
+    asked = program.start_hold("sync", ttl=60, wait=LONG) if what == "grant" else None
+    for _ in range(2):
+        wait_until(lambda: server.value(
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE usename = 'quiet' AND wait_event = 'SyncRep'"))
+    if what == "renewal":
+        assert program.event("lost", lease="sync")["reason"] == "expired"
+    else:
+        assert not asked.answered.is_set()
+    server.sql("ALTER SYSTEM RESET synchronous_standby_names")
+    server.sql("SELECT pg_reload_conf()")
+    if asked:
+        asked.answer()
+        assert server.is_held("sync")

@@ -1,0 +1,211 @@
+"""Where connections come from: a connection string, a function of the user's, or a pool; and where the functions are.
+
+libpq resolves its parameters, environment and service files. It is asked for the result before it connects, so that
+each host can have its share of the time, and that what the user did not set gets a default. Names are looked up here
+and not by libpq, since psycopg may keep all other threads waiting meanwhile. All of that may hang, so connect() is
+called in threads that can be abandoned.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, Union
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import tuple_row
+
+from ._loop import now
+
+Connection = psycopg.Connection[Any]
+
+# What a connection gets unless its parameters say otherwise. A server that is gone is noticed within seconds.
+DEFAULTS = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
+
+# What a pool passes on to its connections, and these statements must not depend on.
+OF_CURSORS = {"row_factory", "cursor_factory", "context", "autocommit", "prepare_threshold"}
+
+FIND = """\
+SET LOCAL search_path = pg_catalog, pg_temp;
+SELECT n.nspname, e.oid IS NOT NULL, to_regprocedure(format('%%I.lease_contended(text)', n.nspname)) IS NOT NULL
+FROM (SELECT %s::text AS name) AS given
+CROSS JOIN pg_namespace AS n LEFT JOIN pg_extension AS e ON e.extnamespace = n.oid AND e.extname = 'lease_lock'
+WHERE e.oid IS NOT NULL OR n.nspname = given.name"""
+
+_own: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Where the functions are, and which there are."""
+
+    schema: str     # quoted, for a statement with parameters
+    contended: bool
+
+
+class Source:
+    def __init__(self, source: Any, connect: Any, schema: Optional[str]) -> None:
+        self._make: Callable[[float], Connection]
+        self.pool = None
+        if connect is not None:
+            self._take(connect)
+            if not isinstance(source, str):
+                self.pool = source
+            elif source:
+                raise ValueError("with connect=, the source is a pool or nothing")
+        elif isinstance(source, str) or callable(source):
+            self._take(source)
+        else:
+            self.pool = source
+            _refuse_hooks(source)
+            self._take(lambda: _string_of(source))
+        self._schema = schema
+        self._catalog: Optional[Catalog] = None
+
+    def _take(self, source: Any) -> None:
+        """A string, or a function that returns a connection or a string."""
+        def make(until: float) -> Connection:
+            made = source() if callable(source) else source
+            return connect_by(made, until) if isinstance(made, str) else made   # type: ignore[no-any-return]
+        self._make = make
+
+    def connect(self, until: float) -> Connection:
+        connection = self._make(until)
+        _own.add(connection)
+        if not connection.autocommit:
+            connection.autocommit = True
+        return connection
+
+    def catalog(self, connection: Connection) -> Catalog:
+        if self._catalog is None:
+            found = execute(connection, FIND, [self._schema])
+            self._catalog = self._choose(found, connection.info.dbname)
+        return self._catalog
+
+    def _choose(self, found: list[tuple[Any, ...]], database: str) -> Catalog:
+        extension = [row for row in found if row[1]]
+        if extension and self._schema is not None:
+            raise ValueError(f'schema="{self._schema}" is given, but database "{database}" has the extension lease_lock')
+        if not found:
+            what = f'schema "{self._schema}"' if self._schema else "extension lease_lock"
+            raise psycopg.errors.UndefinedFunction(f'database "{database}" does not have the {what}')
+        name, _, contended = (extension or found)[0]
+        return Catalog('"' + name.replace('"', '""').replace("%", "%%") + '"', contended)
+
+    def forget_catalog(self) -> bool:
+        """The extension may have moved. False if it was looked up just now, in vain."""
+        known, self._catalog = self._catalog, None
+        return known is not None
+
+
+def _refuse_hooks(pool: Any) -> None:
+    """What its hooks do to its connections would not be done to those that renew."""
+    if getattr(pool, "_configure", None) is not None:
+        raise ValueError("the pool has configure=: pass connect=, a function that returns a connection set up in the "
+                         "same way, since leases are acquired and renewed on connections of their own")
+
+
+def _string_of(pool: Any) -> str:
+    conninfo = pool.conninfo() if callable(pool.conninfo) else pool.conninfo
+    kwargs = pool.kwargs() if callable(pool.kwargs) else pool.kwargs
+    return make_conninfo(conninfo, **{key: value for key, value in (kwargs or {}).items() if key not in OF_CURSORS})
+
+
+def connect_by(conninfo: str, until: float) -> Connection:
+    """One host after another, each with its share of the time: one that is silent must not use up all of it."""
+    given = conninfo_to_dict(conninfo)
+    known = resolved(conninfo)
+    params = {**{key: value for key, value in DEFAULTS.items() if not known.get(key)}, **given,
+              "fallback_application_name": "lease_lock", "autocommit": True, "prepare_threshold": None}
+    hosts = hosts_of(known)
+    if len(hosts) > 1 and known.get("target_session_attrs", "any") == "any":
+        params["target_session_attrs"] = "primary" if pq.version() >= 140000 else "read-write"
+    failure: Exception = psycopg.OperationalError("no host to connect to")
+    for n, host in enumerate(hosts):
+        try:
+            for address in addresses(host):
+                share = max(1, int((until - now()) / (len(hosts) - n)))
+                params["connect_timeout"] = min(share, int(known.get("connect_timeout") or 0) or share)
+                connection: Connection = psycopg.connect(**{**params, **address})   # type: ignore[call-overload]
+                return connection
+        except (psycopg.OperationalError, OSError) as error:
+            failure = error
+    raise failure
+
+
+def resolved(conninfo: str) -> dict[str, str]:
+    """All parameters as libpq knows them. The invalid one keeps it from connecting."""
+    pgconn = pq.PGconn.connect_start(make_conninfo(conninfo, channel_binding="only resolve").encode())
+    try:
+        return {option.keyword.decode(): option.val.decode() for option in pgconn.info if option.val}
+    finally:
+        pgconn.finish()
+
+
+def hosts_of(known: dict[str, str]) -> list[dict[str, str]]:
+    lists = {key: known[key].split(",") for key in ("host", "hostaddr", "port") if key in known}
+    count = max((len(lists[key]) for key in ("host", "hostaddr") if key in lists), default=1)
+    return [{key: values[n if len(values) > 1 else 0] for key, values in lists.items()} for n in range(count)]
+
+
+def addresses(host: dict[str, str]) -> list[dict[str, str]]:
+    name = host.get("host", "")
+    if not name or name[0] in "/@" or host.get("hostaddr"):
+        return [host]
+    # In this order, without keywords: eventlet has a getaddrinfo of its own.
+    found = dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM))
+    return [{**host, "host": ",".join([name] * len(found)), "hostaddr": ",".join(found)}]
+
+
+def is_quiet(connection: Any) -> bool:
+    """Whether an idle connection can be used. The server may have closed it: a message first, then the end."""
+    if connection.closed:
+        return False
+    try:
+        for _ in range(2):
+            connection.pgconn.consume_input()
+    except psycopg.Error:
+        return False
+    return not connection.closed
+
+
+def execute(connection: Connection, statement: str, params: Any) -> list[tuple[Any, ...]]:
+    """Statements in a transaction of their own, in one message; rows of the last one."""
+    cursor = psycopg.ClientCursor(connection, row_factory=tuple_row)
+    cursor.execute(statement, params)
+    while cursor.nextset():
+        pass
+    return cursor.fetchall()
+
+
+def duplicate(connection: Any) -> socket.socket:
+    """The socket, which can be shut down even when another thread closes the connection."""
+    return socket.socket(fileno=os.dup(connection.fileno()))
+
+
+def cut(sock: socket.socket) -> None:
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass    # the other side was faster
+
+
+def adopt(connection: Any) -> None:
+    _own.add(connection)
+
+
+def _in_child() -> None:
+    """The connections belong to the parent: whatever this process does to them must not reach the server."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for connection in list(_own):
+        if not connection.closed:
+            os.dup2(null, connection.fileno())
+    os.close(null)
+    _own.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,319 @@
+"""What only Python has, with threads: fork, signals, pickle, garbage, the end of the interpreter, types."""
+
+import gc
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import psycopg
+import psycopg_pool
+import pytest
+
+from conftest import CLIENTS
+from lease_lock import Cancel, Cancelled, Closed, LeaseError, LeaseLost, Leases, LeaseTaken, OutcomeUnknown
+from lease_lock import _source
+from servers import LONG, wait_until
+
+
+def test_times_are_seconds_or_timedelta(server):
+    with Leases(server.dsn()) as leases:
+        with leases.hold("door", ttl=timedelta(minutes=10)) as lease:
+            assert 490 < lease.remaining() <= 500 and isinstance(lease.token, int)
+            assert lease.owner.split(":")[1] == str(os.getpid())
+        for wrong in ({"ttl": "30"}, {"ttl": True}, {"tll": 30}, {"wait": float("nan")}):
+            with pytest.raises(TypeError):
+                leases.hold("door", **wrong)
+        for wrong in ({"ttl": 0}, {"ttl": 3, "stop_before": 3}):
+            with pytest.raises(ValueError):
+                leases.hold("door", **wrong)
+
+
+def test_the_end_of_a_block(server):
+    with Leases(server.dsn()) as leases:
+        with pytest.raises(ZeroDivisionError):
+            with leases.hold("error"):
+                1 / 0
+        with pytest.raises(LeaseLost) as lost:
+            with leases.hold("error", ttl=600):
+                server.sql("SELECT lease_break('error')")
+        assert lost.value.reason == "broken"
+        with leases.hold("error") as lease:
+            assert lease.release() is True and lease.release() is False
+        with pytest.raises(LeaseLost, match="released"):
+            lease.check()
+
+
+@pytest.mark.parametrize("error", [
+    LeaseTaken("r", "held", "ann", 1.5), LeaseLost("r", "taken_over"), OutcomeUnknown("text", "r"), Closed("text", "r")])
+def test_errors_can_be_pickled(error):
+    """A ProcessPoolExecutor breaks if they cannot."""
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error) and isinstance(again, LeaseError)
+    assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+def test_the_table_of_errors_is_that_of_all_clients():
+    assert (CLIENTS / "python/lease_lock/errors.tsv").read_text() == (CLIENTS / "conformance/errors.tsv").read_text()
+
+
+def test_the_half_for_threads_is_generated():
+    subprocess.run([sys.executable, CLIENTS / "python/generate_sync", "--check"], check=True)
+
+
+def test_types(tmp_path):
+    """Options are checked: a misspelt one is an error."""
+    mypy = pytest.importorskip("mypy.api")
+    program = tmp_path / "misspelt.py"
+    program.write_text("import lease_lock\nlease_lock.Leases().hold('r', tll=3)\n")
+    text, _, _ = mypy.run(["--strict", "--ignore-missing-imports", "--enable-incomplete-feature=Unpack", f"--cache-dir={tmp_path}",
+                           str(program), str(CLIENTS / "python/lease_lock")])
+    assert 'Unexpected keyword argument "tll"' in text and "Found 1 error" in text
+
+
+def test_a_lease_that_nobody_refers_to_is_released_with_a_warning(server):
+    with Leases(server.dsn()) as leases, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        leases.hold("dropped", ttl=600)
+        wait_until(lambda: not server.is_held("dropped"))
+        wait_until(lambda: [str(one.message) for one in told if one.category is ResourceWarning]
+                   == ['lease on "dropped" was not released'])
+
+
+def test_leases_that_nobody_closed_close_with_a_warning(server):
+    leases = Leases(server.dsn(application_name="unclosed"))
+    leases.hold("x").release()
+    with pytest.warns(ResourceWarning, match="Leases was not closed"):
+        del leases
+        gc.collect()
+    wait_until(lambda: server.value("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'unclosed'") == 0)
+
+
+def test_a_wait_can_be_cancelled_from_another_thread(server):
+    with Leases(server.dsn()) as leases, leases.hold("taken", ttl=600), ThreadPoolExecutor(2) as threads:
+        cancel = Cancel()
+        waiting = [threads.submit(leases.hold, "taken", wait=None, cancel=cancel) for _ in range(2)]
+        wait_until(lambda: server.waiters("taken") == 1)
+        cancel.cancel()
+        for one in waiting:
+            with pytest.raises(Cancelled):
+                one.result(LONG)
+        wait_until(lambda: server.waiters("taken") == 0)
+        with pytest.raises(Cancelled):
+            leases.hold("taken", wait=None, cancel=cancel)
+
+
+def test_close_in_a_signal_handler_while_the_main_thread_waits(server):
+    leases = Leases(server.dsn())
+    with Leases(server.dsn()) as others, others.hold("main", ttl=600):
+        previous = signal.signal(signal.SIGUSR2, lambda *_: leases.close())
+        threading.Thread(target=lambda: (wait_until(lambda: server.waiters("main") == 1),
+                                         os.kill(os.getpid(), signal.SIGUSR2))).start()
+        with pytest.raises(Closed):
+            leases.hold("main", wait=None)
+        signal.signal(signal.SIGUSR2, previous)
+
+
+def run(source, *args, limit=LONG):
+    return subprocess.run([sys.executable, "-c", source, *args], env={**os.environ, "PYTHONPATH": str(CLIENTS / "python")},
+                          cwd="/", timeout=limit, capture_output=True, text=True, check=False)
+
+
+def test_a_callback_that_does_not_end_does_not_keep_the_interpreter_alive(server):
+    done = run("""
+import sys, threading, time
+from lease_lock import Leases
+called = threading.Event()
+def forever(lease):
+    called.set()
+    time.sleep(10_000)
+lease = Leases(sys.argv[1]).hold("forever", ttl=1, renew=False, on_lost=forever)
+called.wait()
+""", server.dsn())
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_held_is_released_at_exit(server):
+    """Also if no thread can be started any longer, as in Python 3.12."""
+    done = run("""
+import atexit, sys, _thread
+def refuse(*_):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+from lease_lock import Leases
+leases = Leases(sys.argv[1])
+lease = leases.hold("exit", ttl=600)
+def shutdown():
+    _thread.start_new_thread = refuse
+atexit.register(shutdown)
+""", server.dsn())
+    assert done.returncode == 0, done.stderr
+    assert not server.is_held("exit")
+
+
+def test_a_child_process_has_no_lease(server, slow):
+    """Neither may the child renew or release what the parent holds, nor end the parent's connections."""
+    with Leases(server.dsn()) as leases, leases.hold("parent", ttl=6 * slow) as lease, leases.hold("count", if_own="count"):
+        with lease.transaction() as cursor:
+            cursor.execute("SELECT 1")
+        child = os.fork()
+        if child == 0:
+            try:
+                assert lease.lost.is_set() and lease.remaining() == 0 and not lease.release()
+                assert leases.try_hold("parent") is None and leases.try_hold("count", if_own="count") is None
+                leases.hold("child").release()
+                leases.close()
+                os._exit(0)
+            except BaseException as error:
+                print(repr(error), file=sys.stderr)
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        time.sleep(7 * slow)
+        assert not lease.lost.is_set() and server.is_held("parent") and server.is_held("count")
+        with lease.transaction() as cursor:
+            cursor.execute("SELECT 1")
+
+
+def test_a_transaction_on_a_connection_of_the_users(server):
+    with Leases(server.dsn()) as leases, leases.hold("mine", ttl=600) as lease:
+        for autocommit in (False, True):
+            with psycopg.connect(server.dsn(), autocommit=autocommit) as connection:
+                with lease.transaction(connection) as cursor:
+                    assert cursor.connection is connection
+                    cursor.execute("CREATE TEMP TABLE IF NOT EXISTS t AS SELECT 1")
+                assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+                connection.execute("BEGIN")
+                with pytest.raises(ValueError), lease.transaction(connection):
+                    pass
+
+
+def test_a_failed_transaction_cannot_be_committed(server):
+    with Leases(server.dsn()) as leases, leases.hold("failed", ttl=600) as lease:
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            with lease.transaction() as cursor:
+                with pytest.raises(psycopg.errors.DivisionByZero):
+                    cursor.execute("SELECT 1 / 0")
+
+
+def test_rows_of_a_pool_are_as_it_makes_them(server):
+    options = {"row_factory": psycopg.rows.dict_row}
+    with psycopg_pool.ConnectionPool(server.dsn(), min_size=1, max_size=2, kwargs=options) as pool:
+        with Leases(pool) as leases, leases.hold("dict", ttl=600) as lease, lease.transaction() as cursor:
+            assert cursor.execute("SELECT 1 AS one").fetchone() == {"one": 1}
+        with pool.connection() as connection:
+            assert not connection.autocommit
+
+
+def test_500_leases_with_one_connection(server, slow):
+    ttl = 12 * slow
+    with Leases(server.dsn(application_name="crowd")) as leases:
+        held = [leases.hold(f"crowd:{n}", ttl=ttl) for n in range(500)]
+        keeper, statements = leases._core.keeper, []
+        ask = keeper._ask
+        keeper._ask = lambda *args: (statements.append(args), ask(*args))[1]
+        time.sleep(10 * slow)
+        assert statements and not any(lease.lost.is_set() for lease in held)
+        assert len(server.held("crowd:%")) == 500
+        # Those that are renewed together are at least a twelfth of the ttl wide: some ten statements, more if one fails.
+        assert len(statements) < 100
+        assert server.value("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'crowd'") == 2
+    assert server.held("crowd:%") == []
+
+
+@pytest.mark.parametrize("until", ["lost", "renewed"])
+def test_an_error_of_the_system_keeps_nothing_from_being_told_or_renewed(server, slow, until):
+    """No file descriptor is left for a renewal."""
+    fails = threading.Event()
+
+    def connect():
+        if fails.is_set():
+            raise OSError(24, "Too many open files")
+        return psycopg.connect(server.dsn(application_name="system"))
+
+    told = []
+    with Leases(connect) as leases:
+        lease = leases.hold("system", ttl=(2 if until == "lost" else 15) * slow, on_lost=told.append)
+        fails.set()
+        server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'system'")
+        if until == "lost":
+            wait_until(lambda: told == [lease])
+        else:
+            time.sleep(5 * slow)
+            fails.clear()
+            server.wait_for_renewal("system")
+
+
+def test_a_silent_name_server_holds_up_nothing(server, slow, monkeypatch):
+    """libpq gets addresses only: what looks names up, and waits, is a thread that can be abandoned."""
+    get_addresses, silent = socket.getaddrinfo, threading.Event()
+    asked = []
+
+    def ask(*args):
+        asked.append(args)
+        if len(asked) > 2:
+            silent.wait(LONG)
+        return get_addresses(*args)
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    known = []
+    connect = psycopg.connect
+    monkeypatch.setattr(_source.psycopg, "connect", lambda **params: (known.append(params["hostaddr"]), connect(**params))[1])
+    with Leases(server.dsn(application_name="names", host="localhost")) as leases:
+        lease = leases.hold("names", ttl=6 * slow)
+        server.wait_for_renewal("names")
+        assert len(asked) == 2
+        server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'names'")
+        assert lease.lost.wait(LONG)
+        with pytest.raises(psycopg.OperationalError, match="in time"):
+            leases.hold("other")
+        silent.set()
+    assert all("127.0.0.1" in addresses for addresses in known)
+
+
+def test_events_are_told_in_order(server, slow):
+    told = []
+    with Leases(server.dsn(), on_event=lambda *event: told.append(event)) as leases:
+        with leases.hold("told", ttl=2 * slow):
+            wait_until(lambda: ("renewed", "told") in told)
+            leases.try_hold("told")
+    assert told[0] == ("granted", "told") and ("lost", "told") not in told
+
+
+def test_elect_ends_with_an_error_of_its_function(server):
+    with Leases(server.dsn()) as leases:
+        for error in (LeaseTaken("other", "held", None, None), LeaseLost("other", "broken"), psycopg.OperationalError("mine")):
+            def run(lease):
+                raise error
+
+            with pytest.raises(type(error)) as raised:
+                leases.elect("leader", run)
+            assert raised.value is error and not server.is_held("leader")
+
+
+def test_it_works_under_eventlet(server):
+    pytest.importorskip("eventlet")
+    done = run("""
+import eventlet
+eventlet.monkey_patch()
+import sys, threading, time
+from lease_lock import Leases
+order = []
+with Leases(sys.argv[1]) as leases:
+    def work(n):
+        with leases.hold("green", ttl=30, wait=30) as lease:
+            with lease.transaction() as cursor:
+                cursor.execute("SELECT 1")
+            time.sleep(0.1)
+            order.append(n)
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+print(sorted(order))
+""", server.dsn())
+    assert done.returncode == 0 and done.stdout.strip() == "[0, 1, 2]", done.stderr
