@@ -210,7 +210,7 @@ INSERT INTO route (name, argument, how) VALUES
 	('lease_printable', 'name', 'hidden'),
 	('lease_new_era', NULL, 'hidden'),
 	('lease_session_ended', 'session_number', 'hidden'),
-	('lease_stats', NULL, 'hidden'),
+	('lease_stats', 'database', 'hidden'),
 	('lease_waiters', 'resource', 'hidden');
 INSERT INTO route VALUES
 	('lease_wait', 'resource', 'refused', 'PL/Proxy calls functions only, and a call keeps a snapshot.',

@@ -26,6 +26,7 @@ extern void require_writable(const char *function);
 extern text *name_arg(FunctionCallInfo fcinfo, int argno, const char *what);
 extern int64 ttl_arg(FunctionCallInfo fcinfo, int argno, const text *resource);
 extern int64 wait_arg(FunctionCallInfo fcinfo, int argno, const text *resource);
+extern int64 grace_arg(FunctionCallInfo fcinfo, int argno, const text *resource);
 extern int64 token_arg(FunctionCallInfo fcinfo, int argno, const text *resource);
 extern int	permits_arg(FunctionCallInfo fcinfo, int argno, const text *resource);
 extern Resources resources_arg(FunctionCallInfo fcinfo, int argno);

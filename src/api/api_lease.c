@@ -181,7 +181,7 @@ lease_set_payload(PG_FUNCTION_ARGS)
 }
 
 /*
- * lease_break(resource text) returns boolean
+ * lease_break(resource text, grace interval) returns boolean
  *
  * For administrators: needs neither the name of the owner nor the privileges
  * of the role that acquired the lease.
@@ -191,6 +191,7 @@ lease_break(PG_FUNCTION_ARGS)
 {
 	LeaseAction action = {.verb = LEASE_BREAK, .resource = name_arg(fcinfo, 0, "resource")};
 
+	action.grace = grace_arg(fcinfo, 1, action.resource);
 	require_writable("lease_break()");
 	PG_RETURN_BOOL(act_on_lease(&action));
 }

@@ -7,6 +7,8 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -38,19 +40,83 @@ usecs_to_interval(int64 usecs)
 	return IntervalPGetDatum(interval);
 }
 
+/* The upper bounds of the histogram of hand-offs; the last bucket has none. */
+static Datum
+handoff_bounds(void)
+{
+	Datum		bounds[HANDOFF_BOUNDS];
+
+	for (int i = 0; i < HANDOFF_BOUNDS; i++)
+		bounds[i] = usecs_to_interval((int64) FIRST_HANDOFF_BOUND << i);
+	return PointerGetDatum(construct_array(bounds, HANDOFF_BOUNDS, INTERVALOID,
+										   sizeof(Interval), false, TYPALIGN_DOUBLE));
+}
+
+static Datum
+handoff_counts(const StatsValues *stats)
+{
+	Datum		counts[HANDOFF_BOUNDS + 1];
+
+	for (int i = 0; i <= HANDOFF_BOUNDS; i++)
+		counts[i] = Int64GetDatum(stats->counters[STATS_HANDOFF_BUCKETS + i]);
+	return PointerGetDatum(construct_array(counts, HANDOFF_BOUNDS + 1, INT8OID,
+										   sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+}
+
+/* The value of a counter, or of a counted time. */
+static Datum
+counter_value(const StatsValues *stats, StatsCounter counter)
+{
+	int64		value = stats->counters[counter];
+
+	switch (counter)
+	{
+		case STATS_WAIT_TIME:
+		case STATS_LONGEST_WAIT:
+		case STATS_HANDOFF_TIME:
+			return usecs_to_interval(value);
+		case STATS_SINCE:
+			return TimestampTzGetDatum(clock_wall_time(value));
+		default:
+			return Int64GetDatum(value);
+	}
+}
+
 /*
- * lease_stats() returns bigint[]
+ * lease_stats() returns record
  *
- * NULL without shared memory.
+ * Without shared memory, NULL in every column.
  */
 Datum
 lease_stats(PG_FUNCTION_ARGS)
 {
-	ArrayType  *counters = stats_read();
+	static const StatsCounter shown[] = {
+		STATS_GRANTED, STATS_REFUSED, STATS_TAKEOVERS, STATS_RENEWALS, STATS_RELEASES, STATS_BREAKS,
+		STATS_WAITS, STATS_WAIT_TIMEOUTS, STATS_DEADLOCKS, STATS_WAIT_TIME, STATS_LONGEST_WAIT,
+		STATS_HANDOFFS, STATS_HANDOFF_TIME, STATS_HANDOFF_BUCKETS, STATS_PURGED, STATS_SINCE
+	};
+	StatsValues stats;
+	TupleDesc	desc;
+	Datum		values[lengthof(shown) + 2];
+	bool		isnull[lengthof(shown) + 2] = {false};
+	int			n = 0;
 
-	if (counters == NULL)
+	if (!stats_read(&stats))
 		PG_RETURN_NULL();
-	PG_RETURN_ARRAYTYPE_P(counters);
+	get_call_result_type(fcinfo, NULL, &desc);
+
+	values[n++] = ObjectIdGetDatum(stats.database);
+	for (size_t i = 0; i < lengthof(shown); i++)
+	{
+		if (shown[i] != STATS_HANDOFF_BUCKETS)
+			values[n++] = counter_value(&stats, shown[i]);
+		else
+		{
+			values[n++] = handoff_bounds();
+			values[n++] = handoff_counts(&stats);
+		}
+	}
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
 }
 
 /* lease_stats_reset() */

@@ -150,6 +150,17 @@ wait_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 					 "Give an interval of zero to " YEARS ", or NULL to wait without limit.");
 }
 
+/* Get the time that holders have to stop after a break, in microseconds, from argument number argno. */
+int64
+grace_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
+{
+	const char *hint = "Give an interval of zero to " YEARS ".";
+
+	if (PG_ARGISNULL(argno))
+		refuse_null("grace for", resource, hint);
+	return interval_arg(fcinfo, argno, "grace for", resource, 0, MAX_TTL, hint);
+}
+
 /* Get the fencing token of a lease from argument number argno. */
 int64
 token_arg(FunctionCallInfo fcinfo, int argno, const text *resource)

@@ -162,7 +162,10 @@ write_downgrade(LeaseAction *action)
 	return true;
 }
 
-/* End every lease on the resource. */
+/*
+ * End every lease on the resource. Its holders have the grace to notice, but
+ * no more time than their leases had.
+ */
 static bool
 write_break(LeaseAction *action)
 {
@@ -173,7 +176,7 @@ write_break(LeaseAction *action)
 
 		if (is_open(row) || is_free(&lease, action->now))
 			continue;
-		make_tombstone(&lease, action->now);
+		make_tombstone(&lease, action->now + action->grace);
 		change_lease(action->store, row, &lease, CHANGE_BREAK, &row->lease);
 	}
 	return true;

@@ -27,13 +27,14 @@ typedef enum LeaseVerb
 
 typedef struct LeaseAction
 {
-	/* Given by the caller, the last three for some actions. */
+	/* Given by the caller, the last four for some actions. */
 	LeaseVerb	verb;
 	const text *resource;
 	Claim		claim;			/* the lease that is meant; not for LEASE_BREAK */
 	text	  **resources;		/* instead of resource, for renew_each(); all sessions use the same order */
 	int			nresources;
 	int64		ttl;
+	int64		grace;			/* of LEASE_BREAK */
 	Datum		payload;
 	text	   *new_owner;
 

@@ -9,7 +9,6 @@
 #define LEASE_LOCK_MONITOR_H
 
 #include "nodes/pg_list.h"
-#include "utils/array.h"
 
 #include "server/server.h"
 
@@ -44,16 +43,12 @@ extern void note_event(LeaseEvent event, const Lease *lease, const Lease *former
 
 /*
  * The histogram of hand-offs. Bucket i counts those that took up to 2^i times
- * the first bound; the last bucket counts all longer ones. The view lease_stats
- * shows the bounds.
+ * the first bound; the last bucket counts all longer ones.
  */
 #define HANDOFF_BOUNDS			20
 #define FIRST_HANDOFF_BOUND		16	/* microseconds; the last is 8.4 s */
 
-/*
- * The counters. Times are in microseconds. The view lease_stats knows them by
- * their numbers, so new ones come last.
- */
+/* The counters. Times are in microseconds. */
 typedef enum StatsCounter
 {
 	STATS_GRANTED,
@@ -76,12 +71,19 @@ typedef enum StatsCounter
 	STATS_NO_COUNTER = NUM_STATS_COUNTERS
 } StatsCounter;
 
+/* The counters of a database, as they were read. */
+typedef struct StatsValues
+{
+	Oid			database;		/* invalid: of several */
+	uint64		counters[NUM_STATS_COUNTERS];
+} StatsValues;
+
 extern void stats_init(void);
 extern void stats_count(StatsCounter counter);
 extern void stats_add(StatsCounter counter, uint64 amount);
 extern void stats_wait_ended(int64 usecs);
 extern void stats_handed_off(int64 usecs);
-extern ArrayType *stats_read(void); /* bigint[]: the database that is counted, or 0 for several, and the counters */
+extern bool stats_read(StatsValues *values);	/* false: nothing is counted */
 extern void stats_reset(void);
 
 /* For the purge launcher: databases in which leases were granted since the last call; InvalidOid: any may be. */

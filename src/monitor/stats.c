@@ -20,7 +20,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
@@ -207,18 +206,16 @@ stats_handed_off(int64 usecs)
 	stats_count(STATS_HANDOFF_BUCKETS + handoff_bucket(usecs));
 }
 
-/* Read the counters of this database; NULL if nothing is counted. */
-ArrayType *
-stats_read(void)
+/* Read the counters of this database; false if nothing is counted. */
+bool
+stats_read(StatsValues *values)
 {
-	Datum		values[1 + NUM_STATS_COUNTERS];
-
 	if (!counting())
-		return NULL;
-	values[0] = Int64GetDatum(entry->database);
+		return false;
+	values->database = entry->database;
 	for (int i = 0; i < NUM_STATS_COUNTERS; i++)
-		values[1 + i] = Int64GetDatum(pg_atomic_read_u64(&entry->counters[i]));
-	return construct_array(values, lengthof(values), INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
+		values->counters[i] = pg_atomic_read_u64(&entry->counters[i]);
+	return true;
 }
 
 /* Set the counters of this database to zero. */

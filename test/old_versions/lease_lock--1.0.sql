@@ -32,11 +32,15 @@ BEGIN
 	END IF;
 END $$;
 
+/* --- What is stored -------------------------------------------------------- */
+
 /*
  * Fencing tokens. The sequence has no cache: a session with cached numbers
  * would hand out a smaller token after a larger one.
  */
 CREATE SEQUENCE lease_token_seq AS pg_catalog.int8 NO CYCLE CACHE 1;
+COMMENT ON SEQUENCE lease_token_seq IS
+	'fencing tokens; must never be set back';
 
 /*
  * The era of the tokens: a fingerprint of server, timeline and token sequence,
@@ -51,21 +55,13 @@ CREATE SEQUENCE lease_era_seq AS pg_catalog.int8
 	MINVALUE -9223372036854775808 START 1 NO CYCLE CACHE 1;
 SELECT pg_catalog.setval('lease_era_seq'::pg_catalog.regclass, pg_catalog.int8(CAST('x'::pg_catalog.text OPERATOR(pg_catalog.||)
 	pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) AS pg_catalog.bit(32))));
+COMMENT ON SEQUENCE lease_era_seq IS
+	'identifies the era of the tokens: server, timeline and token sequence';
+
 CREATE SEQUENCE lease_era_began_seq AS pg_catalog.int8
 	MINVALUE -9223372036854775808 START 1 NO CYCLE CACHE 1;
-
-CREATE FUNCTION lease_new_era()
-	RETURNS pg_catalog.void
-	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_new_era() IS
-	'begin a new era: fencing tokens continue far above all that were handed out, as after a failover';
-REVOKE ALL ON FUNCTION lease_new_era() FROM PUBLIC;
-
-CREATE FUNCTION lease_clock_difference()
-	RETURNS pg_catalog.interval
-	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
-COMMENT ON FUNCTION lease_clock_difference() IS
-	'how far the wall clock of the server is ahead of the clock that leases are dated by';
+COMMENT ON SEQUENCE lease_era_began_seq IS
+	'when the era began; unused in the first era';
 
 /*
  * Columns that change together are adjacent, which keeps WAL records small: a
@@ -106,12 +102,6 @@ REVOKE ALL ON SEQUENCE lease_token_seq, lease_era_seq, lease_era_began_seq FROM 
 
 COMMENT ON TABLE lease_lock IS
 	'leases, as the lease functions store them; read lease_status instead';
-COMMENT ON SEQUENCE lease_token_seq IS
-	'fencing tokens; must never be set back';
-COMMENT ON SEQUENCE lease_era_seq IS
-	'identifies the era of the tokens: server, timeline and token sequence';
-COMMENT ON SEQUENCE lease_era_began_seq IS
-	'when the era began; unused in the first era';
 COMMENT ON COLUMN lease_lock.resource IS 'name of the resource';
 COMMENT ON COLUMN lease_lock.slot IS '0: the exclusive lease; others: a shared lease or permit each';
 COMMENT ON COLUMN lease_lock.owner IS 'NULL: released';
@@ -127,6 +117,27 @@ COMMENT ON COLUMN lease_lock.kept_for IS 'owner that released the lease, while i
 COMMENT ON COLUMN lease_lock.session_pid IS 'process of the session that the lease ends with; NULL: it does not end with a session';
 COMMENT ON COLUMN lease_lock.session_number IS 'number of that session';
 COMMENT ON COLUMN lease_lock.payload IS 'payload of the lease';
+
+/*
+ * Watches: channels that are notified of events of leases. They are not dumped:
+ * a role that dumps the database would need SELECT on the table, and a role that
+ * restores it INSERT, which lets it show owners to every session.
+ */
+CREATE TABLE lease_watch (
+	prefix pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+	channel pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+	events pg_catalog.text[] NOT NULL,
+	creator pg_catalog.oid NOT NULL,
+	PRIMARY KEY (prefix, channel)
+);
+REVOKE ALL ON lease_watch FROM PUBLIC;
+COMMENT ON TABLE lease_watch IS 'watches, as lease_watch() and lease_unwatch() keep them; read lease_watches instead';
+COMMENT ON COLUMN lease_watch.prefix IS 'prefix of the names of the watched resources';
+COMMENT ON COLUMN lease_watch.channel IS 'channel of NOTIFY';
+COMMENT ON COLUMN lease_watch.events IS 'events to send notices of';
+COMMENT ON COLUMN lease_watch.creator IS 'role that set up the watch; notices contain owners that this role may see';
+
+/* --- Acquire --------------------------------------------------------------- */
 
 CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
@@ -216,48 +227,13 @@ CREATE PROCEDURE lease_wait(resource pg_catalog.text, ttl pg_catalog.interval, o
 COMMENT ON PROCEDURE lease_wait(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.interval, pg_catalog.bool, pg_catalog.int8, pg_catalog.timestamptz, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.jsonb, pg_catalog.bool) IS
 	'acquire a lease of any mode with all options of lease_request, but wait without a snapshot, committing before each sleep';
 
-CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text)
-	RETURNS pg_catalog.bool
-	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_release(pg_catalog.text, pg_catalog.text) IS
-	'release a lease of this owner, unless it was taken over; true when released';
-
-CREATE FUNCTION lease_release_all(owner pg_catalog.text)
-	RETURNS pg_catalog.int8
-	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_release_all(pg_catalog.text) IS
-	'release every lease of this owner; returns how many';
+/* --- Keep ------------------------------------------------------------------ */
 
 CREATE FUNCTION lease_renew(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_renew(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
 	'extend a lease that this owner still holds to at least ttl from now; true when it is held';
-
-CREATE FUNCTION lease_token(resource pg_catalog.text, owner pg_catalog.text)
-	RETURNS pg_catalog.int8
-	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_token(pg_catalog.text, pg_catalog.text) IS
-	'fencing token of a lease that this owner holds, NULL if it does not hold it';
-
-CREATE FUNCTION lease_transfer(resource pg_catalog.text, owner pg_catalog.text, new_owner pg_catalog.text)
-	RETURNS pg_catalog.int8
-	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_transfer(pg_catalog.text, pg_catalog.text, pg_catalog.text) IS
-	'transfer a lease that this owner holds to another owner; its new token, NULL if this owner does not hold it';
-
-CREATE FUNCTION lease_break(resource pg_catalog.text)
-	RETURNS pg_catalog.bool
-	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_break(pg_catalog.text) IS
-	'end all leases on a resource, whatever their owners; true when there were any';
-REVOKE ALL ON FUNCTION lease_break(pg_catalog.text) FROM PUBLIC;
-
-CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text, token pg_catalog.int8)
-	RETURNS pg_catalog.bool
-	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_release(pg_catalog.text, pg_catalog.text, pg_catalog.int8) IS
-	'release the lease of this owner with this token, unless it was taken over; true when released';
 
 CREATE FUNCTION lease_renew(resource pg_catalog.text, ttl pg_catalog.interval, owner pg_catalog.text,
 		token pg_catalog.int8)
@@ -278,6 +254,30 @@ CREATE FUNCTION lease_renew_all(ttl pg_catalog.interval, owner pg_catalog.text)
 COMMENT ON FUNCTION lease_renew_all(pg_catalog.interval, pg_catalog.text) IS
 	'extend every lease that this owner holds to at least ttl from now; returns how many';
 
+CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_release(pg_catalog.text, pg_catalog.text) IS
+	'release a lease of this owner, unless it was taken over; true when released';
+
+CREATE FUNCTION lease_release(resource pg_catalog.text, owner pg_catalog.text, token pg_catalog.int8)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_release(pg_catalog.text, pg_catalog.text, pg_catalog.int8) IS
+	'release the lease of this owner with this token, unless it was taken over; true when released';
+
+CREATE FUNCTION lease_release_all(owner pg_catalog.text)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_release_all(pg_catalog.text) IS
+	'release every lease of this owner; returns how many';
+
+CREATE FUNCTION lease_transfer(resource pg_catalog.text, owner pg_catalog.text, new_owner pg_catalog.text)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_transfer(pg_catalog.text, pg_catalog.text, pg_catalog.text) IS
+	'transfer a lease that this owner holds to another owner; its new token, NULL if this owner does not hold it';
+
 CREATE FUNCTION lease_downgrade(resource pg_catalog.text, owner pg_catalog.text)
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -290,6 +290,14 @@ CREATE FUNCTION lease_set_payload(resource pg_catalog.text, owner pg_catalog.tex
 COMMENT ON FUNCTION lease_set_payload(pg_catalog.text, pg_catalog.text, pg_catalog.jsonb) IS
 	'replace the payload of a lease that this owner holds, or remove it if the new one is NULL; true when the lease is held';
 
+/* --- Check ----------------------------------------------------------------- */
+
+CREATE FUNCTION lease_token(resource pg_catalog.text, owner pg_catalog.text)
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_token(pg_catalog.text, pg_catalog.text) IS
+	'fencing token of a lease that this owner holds, NULL if it does not hold it';
+
 CREATE FUNCTION lease_assert(resource pg_catalog.text, owner pg_catalog.text)
 	RETURNS pg_catalog.int8
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -301,12 +309,6 @@ CREATE FUNCTION lease_assert_token(resource pg_catalog.text, token pg_catalog.in
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_assert_token(pg_catalog.text, pg_catalog.int8) IS
 	'fail unless the lease is held with this token, and keep it from being lost until the transaction ends; the token';
-
-CREATE FUNCTION lease_guard()
-	RETURNS pg_catalog.trigger
-	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_guard() IS
-	'trigger of protected tables: refuses writes unless the owner that lease_lock.owner names holds the lease of the row';
 
 CREATE FUNCTION lease_protect("table" pg_catalog.regclass, resource_template pg_catalog.text,
 		operations pg_catalog.text DEFAULT 'insert, update, delete', exclusive pg_catalog.bool DEFAULT false)
@@ -321,24 +323,39 @@ CREATE FUNCTION lease_unprotect("table" pg_catalog.regclass)
 COMMENT ON FUNCTION lease_unprotect(pg_catalog.regclass) IS
 	'undo lease_protect; true when the table was protected';
 
+CREATE FUNCTION lease_guard()
+	RETURNS pg_catalog.trigger
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_guard() IS
+	'trigger of protected tables: refuses writes unless the owner that lease_lock.owner names holds the lease of the row';
+
 CREATE FUNCTION lease_version()
 	RETURNS pg_catalog.trigger
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_version() IS
 	'trigger BEFORE UPDATE with the name of a version column: refuses stale writes, and increments the column for writers that do not mention it';
 
-CREATE FUNCTION lease_purge()
-	RETURNS pg_catalog.int8
-	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_purge() IS
-	'remove rows that have been free for lease_lock.purge_after; returns how many';
-REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
+/* --- For the views --------------------------------------------------------- */
+
+CREATE FUNCTION lease_clock_difference()
+	RETURNS pg_catalog.interval
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+COMMENT ON FUNCTION lease_clock_difference() IS
+	'how far the wall clock of the server is ahead of the clock that leases are dated by';
 
 CREATE FUNCTION lease_session_ended(session_number pg_catalog.int8)
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION lease_session_ended(pg_catalog.int8) IS
 	'whether the session with this number has ended';
+
+CREATE FUNCTION lease_printable(name pg_catalog.text)
+	RETURNS pg_catalog.text
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT STABLE PARALLEL SAFE;
+COMMENT ON FUNCTION lease_printable(pg_catalog.text) IS
+	'a name as the server''s log shows it: control characters, line ends and backslashes are escaped';
+
+/* --- Watch ----------------------------------------------------------------- */
 
 /*
  * The owner works like a password for a release. So it is shown only to roles
@@ -420,7 +437,7 @@ GRANT SELECT ON lease_waiters TO PUBLIC;
 CREATE VIEW lease_contenders AS
 SELECT
 	c.resource,
-	pg_catalog.row_number() OVER (PARTITION BY c.resource ORDER BY c.held DESC, c.number) AS place,
+	pg_catalog.row_number() OVER (PARTITION BY c.resource ORDER BY c.held DESC, c.number) AS "position",
 	c.held,
 	c.mode,
 	c.owner,
@@ -439,11 +456,51 @@ COMMENT ON VIEW lease_contenders IS
 REVOKE ALL ON lease_contenders FROM PUBLIC;
 GRANT SELECT ON lease_contenders TO PUBLIC;
 
-CREATE FUNCTION lease_printable(name pg_catalog.text)
-	RETURNS pg_catalog.text
-	AS 'MODULE_PATHNAME' LANGUAGE C STRICT STABLE PARALLEL SAFE;
-COMMENT ON FUNCTION lease_printable(pg_catalog.text) IS
-	'a name as the server''s log shows it: control characters, line ends and backslashes are escaped';
+/*
+ * What the view shows. The database is 0 if several databases share the
+ * counters. Everything is NULL if nothing is counted.
+ */
+CREATE FUNCTION lease_stats(
+		OUT database pg_catalog.oid, OUT granted pg_catalog.int8, OUT refused pg_catalog.int8, OUT takeovers pg_catalog.int8,
+		OUT renewals pg_catalog.int8, OUT releases pg_catalog.int8, OUT breaks pg_catalog.int8, OUT waits pg_catalog.int8,
+		OUT wait_timeouts pg_catalog.int8, OUT deadlocks pg_catalog.int8, OUT wait_time pg_catalog.interval,
+		OUT longest_wait pg_catalog.interval, OUT handoffs pg_catalog.int8, OUT handoff_time pg_catalog.interval,
+		OUT handoff_bounds pg_catalog.interval[], OUT handoff_counts pg_catalog.int8[], OUT purged pg_catalog.int8,
+		OUT stats_reset pg_catalog.timestamptz)
+	RETURNS pg_catalog.record
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_stats() IS 'what the view lease_stats shows';
+
+CREATE VIEW lease_stats AS
+SELECT
+	pg_catalog.current_database() AS database,
+	CASE
+		WHEN s.database IS NULL THEN 'none'::pg_catalog.text
+		WHEN s.database OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'overflow'::pg_catalog.text
+		ELSE 'database'::pg_catalog.text
+	END AS scope,
+	s.granted,
+	s.refused,
+	s.takeovers,
+	s.renewals,
+	s.releases,
+	s.breaks,
+	s.waits,
+	s.wait_timeouts,
+	s.deadlocks,
+	s.wait_time,
+	s.longest_wait,
+	s.handoffs,
+	s.handoff_time,
+	s.handoff_bounds,
+	s.handoff_counts,
+	s.purged,
+	s.stats_reset
+FROM lease_stats() AS s;
+COMMENT ON VIEW lease_stats IS
+	'counts of what happened to the leases of this database since stats_reset';
+REVOKE ALL ON lease_stats FROM PUBLIC;
+GRANT SELECT ON lease_stats TO PUBLIC;
 
 /*
  * A graph of the two views. An owner that the reader may not see becomes a
@@ -512,7 +569,7 @@ BEGIN ATOMIC
 		SELECT 2, w.number, 'n' OPERATOR(pg_catalog.||) f.number::pg_catalog.text OPERATOR(pg_catalog.||) ' -> n' OPERATOR(pg_catalog.||)
 			t.number::pg_catalog.text OPERATOR(pg_catalog.||) ' [label="' OPERATOR(pg_catalog.||) COALESCE(l.label, '(several)')
 			OPERATOR(pg_catalog.||) '\nprocess ' OPERATOR(pg_catalog.||) w.pid::pg_catalog.text
-			OPERATOR(pg_catalog.||) COALESCE(', place ' OPERATOR(pg_catalog.||) w."position"::pg_catalog.text, '')
+			OPERATOR(pg_catalog.||) COALESCE(', position ' OPERATOR(pg_catalog.||) w."position"::pg_catalog.text, '')
 			OPERATOR(pg_catalog.||) '"' OPERATOR(pg_catalog.||) CASE WHEN w.blocked_by_xid IS NULL THEN '' ELSE ', style=dashed' END
 			OPERATOR(pg_catalog.||) '];'
 		FROM waiter AS w
@@ -530,25 +587,6 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION lease_wait_graph() IS
 	'graph of which owner waits for which, in the DOT language of Graphviz';
-
-/*
- * Watches: channels that are notified of events of leases. They are not dumped:
- * a role that dumps the database would need SELECT on the table, and a role that
- * restores it INSERT, which lets it show owners to every session.
- */
-CREATE TABLE lease_watch (
-	prefix pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
-	channel pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
-	events pg_catalog.text[] NOT NULL,
-	creator pg_catalog.oid NOT NULL,
-	PRIMARY KEY (prefix, channel)
-);
-REVOKE ALL ON lease_watch FROM PUBLIC;
-COMMENT ON TABLE lease_watch IS 'watches, as lease_watch() and lease_unwatch() keep them; read lease_watches instead';
-COMMENT ON COLUMN lease_watch.prefix IS 'prefix of the names of the watched resources';
-COMMENT ON COLUMN lease_watch.channel IS 'channel of NOTIFY';
-COMMENT ON COLUMN lease_watch.events IS 'events to send notices of';
-COMMENT ON COLUMN lease_watch.creator IS 'role that set up the watch; notices contain owners that this role may see';
 
 CREATE FUNCTION lease_watch(prefix pg_catalog.text, channel pg_catalog.text, events pg_catalog.text[] DEFAULT NULL)
 	RETURNS pg_catalog.void
@@ -569,55 +607,31 @@ SELECT w.prefix, w.channel, w.events, pg_catalog.pg_get_userbyid(w.creator) AS c
 COMMENT ON VIEW lease_watches IS 'channels that are notified of events of leases';
 REVOKE ALL ON lease_watches FROM PUBLIC;
 
-/*
- * The OID of the database whose counters these are, 0 if several databases
- * share them, and the counters, in the order of StatsCounter in the library.
- */
-CREATE FUNCTION lease_stats()
-	RETURNS pg_catalog.int8[]
-	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION lease_stats() IS 'counters that the view lease_stats shows; NULL if nothing is counted';
+/* --- Administer ------------------------------------------------------------ */
 
-CREATE VIEW lease_stats AS
-SELECT
-	pg_catalog.current_database() AS database,
-	CASE
-		WHEN s.database IS NULL THEN 'none'::pg_catalog.text
-		WHEN s.database OPERATOR(pg_catalog.=) 0 THEN 'overflow'::pg_catalog.text
-		ELSE 'database'::pg_catalog.text
-	END AS scope,
-	s.counters[1] AS granted,
-	s.counters[2] AS refused,
-	s.counters[3] AS takeovers,
-	s.counters[4] AS renewals,
-	s.counters[5] AS releases,
-	s.counters[6] AS breaks,
-	s.counters[7] AS waits,
-	s.counters[8] AS wait_timeouts,
-	s.counters[9] AS deadlocks,
-	CAST(s.counters[10] AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS wait_time,
-	CAST(s.counters[11] AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS longest_wait,
-	s.counters[12] AS handoffs,
-	CAST(s.counters[13] AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS handoff_time,
-	CASE WHEN s.counters IS NOT NULL THEN ARRAY(
-		SELECT pg_catalog.power(CAST(2 AS pg_catalog.float8), CAST(i AS pg_catalog.float8))
-			OPERATOR(pg_catalog.*) '16 microseconds'::pg_catalog.interval
-		FROM pg_catalog.generate_series(0, 19) AS i
-		ORDER BY i
-	) END AS handoff_bounds,
-	s.counters[16:36] AS handoff_counts,
-	s.counters[14] AS purged,
-	CAST(s.counters[15] AS pg_catalog.float8) OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval
-		OPERATOR(pg_catalog.+) '2000-01-01 UTC'::pg_catalog.timestamptz
-		OPERATOR(pg_catalog.+) lease_clock_difference() AS stats_reset
-FROM (SELECT numbers[1] AS database, numbers[2:] AS counters FROM lease_stats() AS numbers) AS s;
-COMMENT ON VIEW lease_stats IS
-	'counts of what happened to the leases of this database since stats_reset';
-REVOKE ALL ON lease_stats FROM PUBLIC;
-GRANT SELECT ON lease_stats TO PUBLIC;
+CREATE FUNCTION lease_break(resource pg_catalog.text, grace pg_catalog.interval DEFAULT '0')
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_break(pg_catalog.text, pg_catalog.interval) IS
+	'end all leases on a resource, whatever their owners, and let nobody have one for the grace, or until they would have ended; true when there were any';
+REVOKE ALL ON FUNCTION lease_break(pg_catalog.text, pg_catalog.interval) FROM PUBLIC;
+
+CREATE FUNCTION lease_purge()
+	RETURNS pg_catalog.int8
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_purge() IS
+	'remove rows that have been free for lease_lock.purge_after; returns how many';
+REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
 CREATE FUNCTION lease_stats_reset()
 	RETURNS pg_catalog.void
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_stats_reset() IS 'set the counters of this database to zero';
 REVOKE ALL ON FUNCTION lease_stats_reset() FROM PUBLIC;
+
+CREATE FUNCTION lease_new_era()
+	RETURNS pg_catalog.void
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_new_era() IS
+	'begin a new era: fencing tokens continue far above all that were handed out, as after a failover';
+REVOKE ALL ON FUNCTION lease_new_era() FROM PUBLIC;

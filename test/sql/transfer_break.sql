@@ -85,6 +85,33 @@ SELECT lease_break('s'), lease_break('x');
 -- however often it was acquired
 SELECT granted FROM lease_request('again', '1 hour', 'ann', if_own => 'count') UNION ALL SELECT granted FROM lease_request('again', '1 hour', 'ann', if_own => 'count');
 SELECT lease_break('again'), lease_acquire('again', '1 hour', 'bob'), lease_break('again');
+-- with a grace, the resource stays taken for that long, or until the lease would have ended, so that its holder has stopped before the next begins
+SELECT lease_acquire('grace', '1 hour', 'ann'), lease_break('grace', '10 minutes'), lease_token('grace', 'ann') AS token, lease_renew('grace', '1 hour', 'ann') AS renewed, lease_release('grace', 'ann') AS released;
+SELECT owner, state, expires_in BETWEEN '9 minutes' AND '10 minutes' AS kept, payload FROM lease_status WHERE resource = 'grace';
+SELECT granted, reason, blocked_by, blocked_for BETWEEN '9 minutes' AND '10 minutes' AS blocked_for FROM lease_request('grace', '1 hour', 'bob');
+SELECT lease_acquire('ending', '1 minute', 'ann'), lease_break('ending', '1 day');
+SELECT expires_in <= '1 minute' AS not_longer FROM lease_status WHERE resource = 'ending';
+-- a second break can shorten it, and not prolong it; without a grace, the resource is free at once
+SELECT lease_break('grace', '1 day'), expires_in <= '10 minutes' AS not_longer FROM lease_status WHERE resource = 'grace';
+SELECT lease_break('grace', '200 ms');
+SELECT count(*) FROM lease_status WHERE resource = 'grace' AND expires_in > '200 ms';
+SELECT lease_break('ending'), lease_break('ending'), lease_acquire('ending', '1 hour', 'bob');
+-- it counts for nobody, and nobody holds it: a waiter waits for its end
+SELECT owner, kept_for, hold_until FROM lease_lock WHERE resource = 'grace';
+SELECT lease_acquire('grace', '1 hour', 'bob', '1 minute');
+-- every mode and slot; what is free stays free
+SELECT lease_acquire_shared('slots', '1 hour', 'ann'), lease_acquire_permit('slots', 3, '1 hour', 'bob'), lease_acquire_permit('slots', 3, '1 hour', 'carl'), lease_release('slots', 'carl');
+SELECT lease_break('slots', '10 minutes'), lease_acquire_permit('slots', 2, '1 hour', 'dora') AS two, lease_acquire_permit('slots', 3, '1 hour', 'dora') AS three;
+-- what min_hold keeps, too
+SELECT granted FROM lease_request('held', '1 minute', 'ann', min_hold => '1 hour');
+SELECT lease_release('held', 'ann'), lease_break('held', '10 minutes');
+SELECT expires_in BETWEEN '9 minutes' AND '10 minutes' AS kept FROM lease_status WHERE resource = 'held';
+-- the grace of a break that is rolled back
+SELECT lease_acquire('back', '1 hour', 'ann');
+BEGIN;
+SELECT lease_break('back', '10 minutes');
+ROLLBACK;
+SELECT lease_token('back', 'ann') > 0 AS held;
 -- rolled back with its transaction
 SELECT lease_acquire_shared('undone', '1 hour', 'ann'), lease_acquire_shared('undone', '1 hour', 'bob');
 BEGIN;
@@ -107,6 +134,10 @@ SELECT code, message FROM error_of($$ SELECT lease_transfer(NULL, 'ann', 'bob') 
 SELECT code, message FROM error_of($$ SELECT lease_transfer('', 'ann', 'bob') $$);
 SELECT code, message FROM error_of($$ SELECT lease_break(NULL) $$);
 SELECT code, message FROM error_of($$ SELECT lease_break('') $$);
+SELECT * FROM error_of($$ SELECT lease_break('x', NULL) $$);
+SELECT * FROM error_of($$ SELECT lease_break('x', '-1 us') $$);
+SELECT * FROM error_of($$ SELECT lease_break('x', '100001 years') $$);
+SELECT code, message FROM error_of($$ SELECT lease_break('x', '178000000 years') $$);
 \pset expanded off
 BEGIN READ ONLY;
 SELECT lease_transfer('x', 'ann', 'bob');

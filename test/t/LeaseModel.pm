@@ -22,7 +22,7 @@ sub outcomes
 {
 	return ((map { ("$_ granted", "$_ refused") } 'exclusive', 'shared', 'permit', 'all', 'any'),
 		(map { ("$_ done", "$_ not done") } 'release', 'renew', 'transfer', 'break'),
-		'granted again', 'released once of several', 'kept by min_hold', 'kept for longer than the ttl',
+		'granted again', 'released once of several', 'kept by min_hold', 'kept for longer than the ttl', 'kept by a break',
 		'late release', 'taken over', 'transfer to a holder', 'transaction undone', 'savepoint undone');
 }
 
@@ -108,8 +108,9 @@ my %rules = (
 		foreach (@taken)
 		{
 			$_->{owner} = $_->{payload} = undef;
-			$_->{end} = min($_->{end}, $s->{now});
+			$_->{end} = min($_->{end}, $s->{now} + ($call->{grace} // 0));
 		}
+		$count->{'kept by a break'}++ if grep { taken($_) } @taken;
 		return yes_or_no($answer, scalar @taken, 'break');
 	});
 

@@ -46,7 +46,7 @@ my @kinds = (
 	[ 3, 'renew', sub { return {} } ],
 	[ 4, 'token', sub { return {} } ],
 	[ 3, 'transfer', sub { return { new_owner => one_of(@owners) } } ],
-	[ 2, 'break', sub { return {} } ],
+	[ 2, 'break', sub { return { grace => one_of(undef, undef, 1, 3) } } ],
 	[ 1, 'purge', sub { return {} } ],
 	[ 4, 'pass', sub { return { hours => one_of(1, 1, 2, 5) } } ],
 	[ 4, 'state', sub { return {} } ]);
@@ -115,7 +115,7 @@ sub sql
 	return "SELECT lease_renew($resource, " . hours($call->{ttl}) . ", $owner)" if $name eq 'renew';
 	return "SELECT lease_transfer($resource, $owner, '$call->{new_owner}')" if $name eq 'transfer';
 	return "SELECT lease_release_all($owner)" if $name eq 'release_all';
-	return "SELECT lease_break($resource)" if $name eq 'break';
+	return "SELECT lease_break($resource" . (defined $call->{grace} ? ', ' . hours($call->{grace}) : '') . ')' if $name eq 'break';
 	return "SELECT pass($call->{hours})" if $name eq 'pass';
 	return "SELECT $name()" if $name eq 'state' || $name eq 'purge';
 	return "SELECT lease_$name($resource, $owner)";

@@ -242,7 +242,7 @@ is($node->safe_psql('generous', q{
 		WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'lease_lock')
 			AND NOT has_function_privilege('public', p.oid, 'EXECUTE')}),
 	'lease_break lease_new_era lease_purge lease_stats_reset lease_unwatch lease_watch', 'default privileges: nor do they open a function');
-is($node->safe_psql('generous', q{SELECT has_table_privilege('lease_lock', 'SELECT'), has_function_privilege('lease_break(text)', 'EXECUTE')}, extra_params => [ '-U', 'alice' ]),
+is($node->safe_psql('generous', q{SELECT has_table_privilege('lease_lock', 'SELECT'), has_function_privilege('lease_break(text, interval)', 'EXECUTE')}, extra_params => [ '-U', 'alice' ]),
 	't|t', 'default privileges: a role that is named has them');
 
 # What docs/security.md says about roles of the server.
@@ -285,7 +285,7 @@ is($node->safe_psql('postgres', q{SELECT owner IS NULL FROM lease_lock WHERE res
 	my $not = sub { my ($role, $sql, $match, $name) = @_; sql_fails($node, $sql, '42501', $match, $name, role => $role, dbname => 'hardened') };
 
 	$node->safe_psql('postgres', 'CREATE DATABASE hardened');
-	is($node->safe_psql('hardened', join '', @statements), "leases.lease_break(text)|lease_admin|EXECUTE\nleases.lease_purge()|lease_admin|EXECUTE", 'hardening: as documented');
+	is($node->safe_psql('hardened', join '', @statements), "leases.lease_break(text,interval)|lease_admin|EXECUTE\nleases.lease_purge()|lease_admin|EXECUTE", 'hardening: as documented');
 	is($hardened->('billing', q{SELECT leases.lease_acquire('r', '1 hour', 'o')}), 't', 'hardening: a service takes leases');
 	$not->('mailing', q{SELECT leases.lease_release('r', 'o')}, 'permission denied for lease', 'hardening: another service cannot end them');
 	$not->('bob', q{SELECT leases.lease_acquire('s', '1 min', 'o')}, 'permission denied for schema leases', 'hardening: other roles cannot acquire leases');
@@ -300,7 +300,7 @@ is($node->safe_psql('postgres', q{SELECT owner IS NULL FROM lease_lock WHERE res
 		GRANT SELECT ON leases.lease_lock TO PUBLIC;
 	});
 	is($node->safe_psql('hardened', join '', grep { /^SELECT/ } @statements),
-		"leases.lease_break(text)|lease_admin|EXECUTE\nleases.lease_lock|PUBLIC|SELECT\nleases.lease_purge()|lease_admin|EXECUTE\nprotected|bob", 'hardening: the query shows what is open');
+		"leases.lease_break(text,interval)|lease_admin|EXECUTE\nleases.lease_lock|PUBLIC|SELECT\nleases.lease_purge()|lease_admin|EXECUTE\nprotected|bob", 'hardening: the query shows what is open');
 }
 
 $node->stop;

@@ -29,7 +29,7 @@ $node->safe_psql('postgres', q{
 # The extension belongs to the role that created it, even if that is no
 # superuser any more.
 $node->safe_psql('postgres', q{SET ROLE owner; CREATE EXTENSION lease_lock; RESET ROLE; ALTER ROLE owner NOSUPERUSER});
-$node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION lease_purge(), lease_break(text), lease_stats_reset() TO admin');
+$node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION lease_purge(), lease_break(text, interval), lease_stats_reset() TO admin');
 
 # A lease that alice holds and waits for, and one of a role that was dropped.
 $node->safe_psql('postgres', q{SET ROLE alice; SELECT granted FROM lease_request('held', '1 day', 'held-by', payload => '7')});
@@ -78,7 +78,7 @@ my %try = (
 	status => q{SELECT owner FROM lease_status WHERE resource = 'held'},
 	status_orphan => q{SELECT owner FROM lease_status WHERE resource = 'orphan'},
 	payload => q{SELECT payload FROM lease_status WHERE resource = 'held'},
-	contenders => q{SELECT string_agg(owner, ',' ORDER BY place) FROM lease_contenders WHERE resource = 'held'},
+	contenders => q{SELECT string_agg(owner, ',' ORDER BY position) FROM lease_contenders WHERE resource = 'held'},
 	waiter => q{SELECT owner FROM lease_waiters},
 	blocker => q{SELECT blocked_by_owner FROM lease_waiters},
 	graph => q{SELECT string_agg(label[1], ',' ORDER BY label[1]) FROM regexp_matches(lease_wait_graph(), 'n\d+ .label="(held-by|waits-as|.hidden.)', 'g') AS label},

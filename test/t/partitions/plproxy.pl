@@ -132,7 +132,7 @@ SELECT lease_acquire_any(ARRAY['b', 'b1', 'd', 'd1', 'd2'], '1 hour', 'y', '-1 s
 SELECT lease_renew_several(ARRAY['{t}1', '{t}2'], '2 hours', 'o'), lease_renew_several(ARRAY['{t}1', '{t}3'], '2 hours', 'o')
 SELECT lease_downgrade('b', 'z') > 0, lease_downgrade('b', 'z') IS NULL
 SELECT lease_set_payload('d1', 'z', '[1]'), lease_set_payload('d1', 'y', NULL)
-SELECT resource, place, held, mode, owner, payload FROM lease_contenders ORDER BY resource COLLATE "C", place
+SELECT resource, position, held, mode, owner, payload FROM lease_contenders ORDER BY resource COLLATE "C", position
 SELECT lease_renew_all('2 hours', 'z')
 SELECT resource, lease_release(resource, owner), lease_acquire(resource, '1 hour', 'again') FROM lease_status WHERE owner = 'z' ORDER BY resource COLLATE "C"
 SELECT lease_release_all('o'), lease_release_all('p'), lease_release_all('nobody')

@@ -29,7 +29,7 @@ sub edges
 	my %node = $graph =~ /^\t(n\d+) \[label="((?:[^"\\]|\\.)*)"/mg;
 	my @edges;
 
-	while ($graph =~ /^\t(n\d+) -> (n\d+) \[label="((?:[^"\\]|\\.)*?)\\nprocess \d+, place (\d+)"(, style=dashed)?\];$/mg)
+	while ($graph =~ /^\t(n\d+) -> (n\d+) \[label="((?:[^"\\]|\\.)*?)\\nprocess \d+, position (\d+)"(, style=dashed)?\];$/mg)
 	{
 		push @edges, "$node{$1} -> $node{$2} ($3, $4" . ($5 ? ', open' : '') . ')' =~ s/\\nrole postgres//gr;
 	}
@@ -94,7 +94,7 @@ my $empty = graph();
 is($empty, "digraph lease_waits {\n\tnode [shape=box];\n}", 'nobody waits');
 draws('empty', $empty);
 
-# A chain, two places in one queue, and a circle of three.
+# A chain, two positions in one queue, and a circle of three.
 look($node, q{SELECT lease_acquire('r' || i, '1 hour', 'o' || i) FROM generate_series(0, 2) AS i; SELECT lease_acquire('door', '1 hour', 'ann')});
 send_to_wait($node, $sessions[0], q{SELECT lease_acquire('door', '1 hour', 'bob', '10 min')});
 send_to_wait($node, $sessions[1], q{SELECT lease_acquire('door', '1 hour', 'carl', '10 min')});

@@ -89,7 +89,7 @@ like($latin->query('SELECT 1'), qr/Asynchronous notification "events" with paylo
 $latin->quit;
 
 # A broken lease tells who broke it.
-is($sql->(q{CREATE ROLE breaker; GRANT EXECUTE ON FUNCTION lease_break(text) TO breaker; SET ROLE breaker;
+is($sql->(q{CREATE ROLE breaker; GRANT EXECUTE ON FUNCTION lease_break(text, interval) TO breaker; SET ROLE breaker;
 	SELECT lease_break(resource) FROM lease_status WHERE resource LIKE 'job/%日本%'}), 't', 'broken');
 is(told(sub { "$_[1]->{event} $_[1]->{broken_by}" }), 'broken breaker', 'by whom');
 

@@ -97,7 +97,7 @@ nothing_left($node, 'left');
 # A free lease goes to the first waiter. A try beside it learns that others have waited for longer.
 is(look($node, q{SELECT lease_acquire('turn', '1 hour', 'a')}), 't', 'a lease is held');
 send_to_wait($node, $sessions[0], q{SELECT lease_acquire('turn', '1 hour', 'c', '1 hour')});
-is(look($node, q{SELECT string_agg(concat_ws(' ', place, owner, held), ', ' ORDER BY place) FROM lease_contenders WHERE resource = 'turn'}),
+is(look($node, q{SELECT string_agg(concat_ws(' ', position, owner, held), ', ' ORDER BY position) FROM lease_contenders WHERE resource = 'turn'}),
 	'1 a t, 2 c f', 'lease_contenders shows the holder and the waiter');
 is(look($node, q{SELECT lease_release('turn', 'a'), (lease_request('turn', '1 hour', 'd')).reason}), 't|queue', 'a try is refused because of the waiter');
 is(answer($sessions[0]), 't', 'the waiter gets it');
