@@ -16,12 +16,18 @@
  * shared lease does not stop the assertions of the others. Both sides wait in
  * the lock manager, so the server finds their deadlocks.
  *
+ * The ending lock can be held for long, so a collision would matter: a role
+ * could hinder the assertions of a lease of others by the end of one of its
+ * own. So its hash is one for which nobody can compute a second name.
+ *
  * After an error the locks are released with the (sub)transaction.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "common/cryptohash.h"
+#include "common/sha2.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 
@@ -35,11 +41,27 @@
 #define ENDING_FIELD(slot)		((uint16) ((slot) + 1))
 StaticAssertDecl(ALL_SLOTS + 1 <= PG_UINT16_MAX, "a lease slot must fit into a lock tag");
 
+/* The beginning of the SHA-256 of a name. */
+static uint64
+one_way_hash(const text *resource)
+{
+	pg_cryptohash_ctx *context = pg_cryptohash_create(PG_SHA256);
+	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+	uint64		hash;
+
+	if (pg_cryptohash_init(context) < 0 ||
+		pg_cryptohash_update(context, (const uint8 *) VARDATA_ANY(resource), VARSIZE_ANY_EXHDR(resource)) < 0 ||
+		pg_cryptohash_final(context, digest, sizeof(digest)) < 0)
+		elog(ERROR, "could not compute SHA-256: %s", pg_cryptohash_error(context));
+	pg_cryptohash_free(context);
+	memcpy(&hash, digest, sizeof(hash));
+	return hash;
+}
+
 /* Advisory locks have a tag type of their own, so no user can take these locks. */
 static LOCKTAG
-user_lock_tag(const text *resource, uint16 field)
+user_lock_tag(uint64 hash, uint16 field)
 {
-	uint64		hash = hash_text(resource, 0);
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash, field);
@@ -50,7 +72,13 @@ user_lock_tag(const text *resource, uint16 field)
 static LOCKTAG
 resource_tag(const text *resource)
 {
-	return user_lock_tag(resource, RESOURCE_FIELD);
+	return user_lock_tag(hash_text(resource, 0), RESOURCE_FIELD);
+}
+
+static LOCKTAG
+ending_tag(const text *resource, int slot)
+{
+	return user_lock_tag(one_way_hash(resource), ENDING_FIELD(slot));
 }
 
 void
@@ -96,7 +124,7 @@ unlock_resource_if_locked(const text *resource)
 void
 lock_ending(const text *resource, int slot, LOCKMODE mode)
 {
-	LOCKTAG		tag = user_lock_tag(resource, ENDING_FIELD(slot));
+	LOCKTAG		tag = ending_tag(resource, slot);
 
 	LockAcquire(&tag, mode, false, false);
 }
@@ -105,7 +133,7 @@ lock_ending(const text *resource, int slot, LOCKMODE mode)
 bool
 is_ending(const text *resource, int slot)
 {
-	LOCKTAG		tag = user_lock_tag(resource, ENDING_FIELD(slot));
+	LOCKTAG		tag = ending_tag(resource, slot);
 
 	if (LockAcquire(&tag, ShareLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
 		return true;
@@ -116,7 +144,7 @@ is_ending(const text *resource, int slot)
 void
 unlock_ending(const text *resource, int slot, LOCKMODE mode)
 {
-	LOCKTAG		tag = user_lock_tag(resource, ENDING_FIELD(slot));
+	LOCKTAG		tag = ending_tag(resource, slot);
 
 	LockRelease(&tag, mode, false);
 }

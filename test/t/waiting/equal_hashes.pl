@@ -223,7 +223,28 @@ sub quota
 	is(look($node, q{SET lease_lock.max_leases_per_owner = 1; SELECT lease_acquire('r', '1 hour', 'one')}), 't', 'quota: one lease');
 	sql_fails($node, "SET lease_lock.max_leases_per_owner = 1; SELECT lease_acquire('$other', '1 hour', 'one')", '53400', 'too many leases',
 		'quota: no second one, on a resource with the same hash');
-	is(look($node, q{SELECT lease_release('r', 'one')}), 't', 'quota: it is released');
+	is(look($node, q{RESET lease_lock.max_leases_per_owner; SELECT lease_release('r', 'one')}), 't', 'quota: it is released');
+	return;
+}
+
+# Who waits to end a lease holds up assertions of that lease only.
+sub ending
+{
+	my ($node) = @_;
+	my $other = same_hash_as($node, 'r', 0, 0);
+	my ($writer, $ender) = map { open_session($node) } 0, 1;
+
+	look($node, "SELECT lease_acquire('r', '1 hour', 'ann'), lease_acquire('$other', '1 hour', 'bob')");
+	$writer->query_safe("BEGIN; SELECT lease_assert('$other', 'bob')");
+	send_sql($ender, "SELECT lease_release('$other', 'bob')");
+	becomes($node, q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT lease_release%' AND wait_event = 'transactionid'},
+		1, 'ending: a release waits for an assertion');
+	is(look($node, q{SET lock_timeout = '20 s'; SELECT lease_assert('r', 'ann') IS NOT NULL; RESET lock_timeout}), 't',
+		'ending: a lease on a resource with the same hash is asserted meanwhile');
+	$writer->query_safe('COMMIT');
+	is(answer($ender), 't', 'ending: the release goes on');
+	look($node, q{SELECT lease_release('r', 'ann')});
+	$_->quit foreach $writer, $ender;
 	return;
 }
 
@@ -241,6 +262,7 @@ my $node = start('equal_hashes', '');
 my $for_races = look($node, q{SELECT count(*) FROM pg_settings WHERE name = 'lease_lock.hashes'});
 
 quota($node);
+ending($node);
 another_database($node, 'another database');
 one_database($node, 'one database');
 several($node, 'several');
