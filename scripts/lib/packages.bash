@@ -82,7 +82,7 @@ plproxy_package() {
 
 missing_for_static() {
 	local command
-	for command in clang clang-tidy cppcheck shellcheck; do
+	for command in clang clang-tidy cppcheck shellcheck pyflakes3; do
 		command -v "$command" >/dev/null || echo "$command"
 	done
 }
