@@ -97,6 +97,20 @@ run_inside() {
 	wait "$child"
 }
 
+# What a check does first: installs what is missing for the given purposes, builds lease_lock with these flags, and
+# starts the server in the folder.
+build_and_start() {
+	local flags=$1
+	shift
+	install_missing "$@"
+	prefer_memory
+	make_work_folder
+	run_inside scripts/lib/start-server "COPT=$flags" && return
+	echo 'not built, or the server did not start: no test ran'
+	echo '0 passed, 1 failed'
+	exit 1
+}
+
 processes_inside() {
 	find /proc/[0-9]*/cwd -prune -lname "$work/*" 2>/dev/null | cut -d/ -f3
 }

@@ -1,5 +1,5 @@
 # The bytes that leases take in the WAL, on disk and in memory are still those of test/bench/results/sizes.md, which the
-# documents quote (scripts/lib/check-figures compares those with it).
+# documents quote (test/bench/check-figures compares those with it).
 use strict;
 use warnings;
 
