@@ -4,7 +4,6 @@ import time
 
 import pytest
 
-from program import Failure
 from servers import LONG, wait_until
 
 # What the table of README.md allows, and as much again for a slow machine.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servers import LONG, wait_until
+from servers import wait_until
 
 
 @pytest.fixture

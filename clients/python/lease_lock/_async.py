@@ -18,7 +18,7 @@ import psycopg
 
 from ._core import Call, Core, Guard
 from ._errors import (
-    BROKEN, EXPIRED, NOT_AGAIN, NOT_HELD, RELEASED, UNKNOWN, Cancelled, Closed, LeaseLost, LeaseTaken, OutcomeUnknown, sort)
+    BROKEN, NOT_AGAIN, NOT_HELD, RELEASED, UNKNOWN, Cancelled, Closed, LeaseLost, LeaseTaken, OutcomeUnknown, sort)
 from ._keeper import Record
 from ._loop import now, start_thread
 from ._outcome import Cancel, LoopOutcome

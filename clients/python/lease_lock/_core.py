@@ -21,7 +21,7 @@ from typing import Any, Callable, Optional
 import psycopg
 
 from ._errors import AGAIN, CLOSED, NOT_AGAIN, UNKNOWN, Closed, OutcomeUnknown, sort
-from ._keeper import End, Keeper, Record
+from ._keeper import Keeper, Record
 from ._link import Answer, Link
 from ._loop import Alarm, Loop, call, log, now, start_thread
 from ._outcome import Outcome, ThreadOutcome
@@ -392,8 +392,8 @@ class Core:
     def _close(self, outcome: Outcome, timeout: float, token: object) -> None:
         self._closing.append(outcome)
         self._callbacks.discard(token)
-        for call in list(self._calls):
-            self._abandon(call, Closed("leases are closed", call.request.resource))
+        for each in list(self._calls):
+            self._abandon(each, Closed("leases are closed", each.request.resource))
         self.keeper.end_all(CLOSED)
         for link in [*self._idle, *self._spare]:
             link.close()

@@ -12,7 +12,7 @@ import os
 import socket
 import weakref
 from dataclasses import dataclass
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
 import psycopg
 from psycopg import pq
