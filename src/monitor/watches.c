@@ -40,8 +40,7 @@ enum
 	Anum_prefix = 1,
 	Anum_channel,
 	Anum_events,
-	Anum_creator,
-	Natts_lease_watch = Anum_creator
+	Anum_creator
 };
 
 /* Watches in a memory context of their own. */
@@ -195,6 +194,48 @@ watches_of(LeaseEvent event, const text *resource)
 	return found;
 }
 
+/* Fail because of a column that must not be NULL, and that this version does not know. */
+pg_noreturn static void
+refuse_later_version(Relation table)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
+			 errmsg("table of watches \"%s\" is that of a later version of the extension",
+					RelationGetRelationName(table)),
+			 errhint("Connect again, or restart the server if it preloads the library.")));
+}
+
+/*
+ * Replace the row of a watch, or insert it if there is none. Columns of a later
+ * version of the extension stay as they are; in a new row they are NULL.
+ */
+static void
+write_watch(Relation table, HeapTuple former, text *prefix, text *channel, uint32 events)
+{
+	TupleDesc	desc = RelationGetDescr(table);
+	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
+	bool	   *isnull = palloc(desc->natts * sizeof(bool));
+
+	memset(isnull, true, desc->natts * sizeof(bool));
+	if (former != NULL)
+		heap_deform_tuple(former, desc, values, isnull);
+	values[Anum_prefix - 1] = PointerGetDatum(prefix);
+	values[Anum_channel - 1] = PointerGetDatum(channel);
+	values[Anum_events - 1] = PointerGetDatum(array_from_events(events));
+	values[Anum_creator - 1] = ObjectIdGetDatum(GetUserId());
+	memset(isnull, false, Anum_creator * sizeof(bool));
+	for (int i = Anum_creator; i < desc->natts; i++)
+	{
+		isnull[i] |= TupleDescAttr(desc, i)->attisdropped;
+		if (isnull[i] && TupleDescAttr(desc, i)->attnotnull)
+			refuse_later_version(table);
+	}
+	if (former != NULL)
+		CatalogTupleUpdate(table, &former->t_self, heap_form_tuple(desc, values, isnull));
+	else
+		CatalogTupleInsert(table, heap_form_tuple(desc, values, isnull));
+}
+
 /*
  * Let a watch have these events, or remove it if there are none. Returns
  * whether there was one with this prefix and channel.
@@ -203,8 +244,6 @@ bool
 set_watch(text *prefix, text *channel, uint32 events)
 {
 	Relation	table = table_open(watch_table(), ShareRowExclusiveLock);
-	Datum		values[Natts_lease_watch];
-	bool		isnull[Natts_lease_watch] = {false};
 	ScanKeyData keys[2];
 	SysScanDesc scan;
 	HeapTuple	former;
@@ -213,18 +252,11 @@ set_watch(text *prefix, text *channel, uint32 events)
 	ScanKeyInit(&keys[1], Anum_channel, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(channel));
 	scan = systable_beginscan(table, RelationGetPrimaryKeyIndex(table, false), true, NULL, lengthof(keys), keys);
 	former = systable_getnext(scan);
-	if (HeapTupleIsValid(former))
+	if (events != 0)
+		write_watch(table, former, prefix, channel, events);
+	else if (former != NULL)
 		CatalogTupleDelete(table, &former->t_self);
 	systable_endscan(scan);
-
-	if (events != 0)
-	{
-		values[Anum_prefix - 1] = PointerGetDatum(prefix);
-		values[Anum_channel - 1] = PointerGetDatum(channel);
-		values[Anum_events - 1] = PointerGetDatum(array_from_events(events));
-		values[Anum_creator - 1] = ObjectIdGetDatum(GetUserId());
-		CatalogTupleInsert(table, heap_form_tuple(RelationGetDescr(table), values, isnull));
-	}
 
 	/* Make all backends read the table again. */
 	CacheInvalidateRelcache(table);

@@ -13,6 +13,7 @@
 /* A column of the lock table, and the field of Lease that has its value. */
 typedef struct LeaseColumn
 {
+	const char *name;
 	Oid			type;
 	int			offset;			/* of the field */
 	int			size;			/* of the field, in bytes: 4 or 8 */
@@ -21,8 +22,20 @@ typedef struct LeaseColumn
 	bool		renewed;		/* a renewal changes it */
 } LeaseColumn;
 
+/* New columns come last. The table of version 1.0 has the first ones only. */
+#define OLDEST_COLUMNS	15
 #define NUM_COLUMNS		15
 extern const LeaseColumn lease_columns[NUM_COLUMNS];
+
+typedef enum ColumnsFound
+{
+	COLUMNS_GOOD,
+	COLUMNS_ALTERED,			/* by hand */
+	COLUMNS_OF_LATER_VERSION	/* it needs more than this version can write */
+} ColumnsFound;
+
+extern ColumnsFound find_columns(TupleDesc desc);
+extern AttrNumber column_attnum(int column);
 
 /* The columns of the primary key. */
 #define Anum_resource	1
@@ -38,6 +51,6 @@ typedef struct LastWritten
 extern LastWritten last_written;
 
 extern void lease_from_columns(Lease *lease, const Datum *values, const bool *isnull);
-extern TupleTableSlot *row_from_lease(LeaseStore *store, const Lease *lease);
+extern TupleTableSlot *row_from_lease(LeaseStore *store, const Lease *lease, HeapTuple old);
 
 #endif							/* LEASE_LOCK_COLUMNS_H */

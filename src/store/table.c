@@ -86,32 +86,28 @@ refuse_altered(Relation table)
 			(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 			 errmsg("columns, primary key or persistence of lock table \"%s\" were altered",
 					RelationGetRelationName(table)),
-			 errhint("Undo the change, and keep further data about leases in another table. If the extension was updated, connect again, or restart the server if it preloads the library.")));
+			 errhint("Undo the change, and keep further data about leases in another table.")));
 }
 
-/* Are the columns as they were created? Otherwise its rows would be misread. */
-static bool
-has_columns(Relation table)
+/* Refuse a table whose rows would be misread, or could not be written. */
+static void
+check_columns(Relation table)
 {
-	TupleDesc	desc = RelationGetDescr(table);
+	ColumnsFound found = find_columns(RelationGetDescr(table));
 
-	if (table->rd_rel->relkind != RELKIND_RELATION ||
+	if (found == COLUMNS_OF_LATER_VERSION)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
+				 errmsg("lock table \"%s\" is that of a later version of the extension",
+						RelationGetRelationName(table)),
+				 errdetail("It has a column that must not be null, and that this version of the library does not know."),
+				 errhint("If the extension was updated, connect again, or restart the server if it preloads the library. "
+						 "Otherwise drop the column.")));
+	if (found == COLUMNS_ALTERED ||
+		table->rd_rel->relkind != RELKIND_RELATION ||
 		table->rd_rel->relam != HEAP_TABLE_AM_OID ||
-		table->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT ||
-		desc->natts < NUM_COLUMNS)
-		return false;
-
-	for (int i = 0; i < desc->natts; i++)
-	{
-		Form_pg_attribute column = TupleDescAttr(desc, i);
-
-		if (i < NUM_COLUMNS ?
-			column->atttypid != lease_columns[i].type || column->attnotnull != lease_columns[i].not_null ||
-			(column->attstorage != TYPSTORAGE_PLAIN && column->atttypid != JSONBOID) :
-			!column->attisdropped)
-			return false;
-	}
-	return true;
+		table->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
+		refuse_altered(table);
 }
 
 /*
@@ -123,9 +119,7 @@ check_table(Relation table)
 {
 	TupleDesc	desc = RelationGetDescr(table);
 
-	if (!has_columns(table))
-		refuse_altered(table);
-
+	check_columns(table);
 	if (table->trigdesc != NULL || table->rd_rules != NULL || table->rd_rel->relrowsecurity ||
 		(desc->constr != NULL && desc->constr->num_check > 0))
 		ereport(ERROR,
@@ -149,12 +143,12 @@ check_indexes(Relation table)
 	ListCell   *cell;
 
 	for (int i = 0; i < NUM_COLUMNS; i++)
-		if (lease_columns[i].renewed && bms_is_member(i + 1 - FirstLowInvalidHeapAttributeNumber, keys))
+		if (lease_columns[i].renewed && bms_is_member(column_attnum(i) - FirstLowInvalidHeapAttributeNumber, keys))
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 					 errmsg("lock table \"%s\" has a unique index on column \"%s\"",
 							RelationGetRelationName(table),
-							NameStr(TupleDescAttr(RelationGetDescr(table), i)->attname)),
+							lease_columns[i].name),
 					 errdetail("A renewal changes that column, and would wait for transactions that rely on the lease."),
 					 errhint("Drop the index.")));
 

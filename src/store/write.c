@@ -108,7 +108,7 @@ write_index_entries(LeaseStore *store, TupleTableSlot *row, uint32 flags)
 static void
 insert_row(LeaseStore *store, const Lease *lease)
 {
-	TupleTableSlot *row = row_from_lease(store, lease);
+	TupleTableSlot *row = row_from_lease(store, lease, NULL);
 
 	RACE_POINT("before an insert");
 	table_tuple_insert(store->table, row, GetCurrentCommandId(true), 0, NULL);
@@ -154,7 +154,7 @@ is_locked(const LeaseRow *row)
 static bool
 try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 {
-	TupleTableSlot *row = row_from_lease(store, lease);
+	TupleTableSlot *row = row_from_lease(store, lease, old->tuple);
 	ItemPointerData tid = old->tuple->t_self;
 #ifdef USE_ASSERT_CHECKING
 	bool		wait = true;

@@ -58,8 +58,8 @@ CREATE FUNCTION lease_acquire(resource pg_catalog.text, ttl pg_catalog.interval,
 CREATE FUNCTION lease_next() RETURNS pg_catalog.text LANGUAGE sql RETURN 'next';
 SQL
 
-# A version whose table the library does not know: it is from another one.
-update_script('next.1', 'next.2', 'ALTER TABLE lease_lock ADD COLUMN from_next pg_catalog.jsonb;');
+# A version whose table the library cannot write: it has a column that must not be NULL.
+update_script('next.1', 'next.2', q{ALTER TABLE lease_lock ADD COLUMN from_next pg_catalog.jsonb NOT NULL DEFAULT '{}';});
 update_script('next.2', 'next.1', 'ALTER TABLE lease_lock DROP COLUMN from_next;');
 
 my $node = start_waiting_node('update', '');
@@ -189,8 +189,8 @@ is(answer($waiter{function}), 't', 'the waiter gets the lease');
 is($user->query_safe(q{SELECT lease_release('busy', 'w1')}), 't', 'and releases it');
 version_is('1.0', 'it is still version 1.0');
 
-# A table with a column that the library does not know is from a newer version.
-# The library refuses to use it and says what to do, in a waiter as well.
+# A table with a column that must not be NULL, and that the library does not know, is from a
+# newer version. The library refuses to use it and says what to do, in a waiter as well.
 $admin->query_safe($update);
 is($user->query_safe(q{SELECT lease_acquire('safe', '1 hour', 'me')}), 't', 'before a column is added');
 send_to_wait($node, $waiter{function}, q{SELECT lease_acquire('safe', '1 hour', 'w1', NULL)});
@@ -199,7 +199,7 @@ foreach my $call (q{lease_release('safe', 'me')}, q{lease_renew('safe', '2 hours
 	q{lease_acquire('safe', '1 hour', 'you')}, q{lease_token('safe', 'me')})
 {
 	session_fails($user, "SELECT $call", '42P17',
-		'lock table "lease_lock" were altered.*HINT:  .*updated.*connect again', "newer table: $call");
+		'lock table "lease_lock" is that of a later version.*HINT:  .*updated.*connect again', "newer table: $call");
 }
 $admin->query_safe(q{ALTER EXTENSION lease_lock UPDATE TO 'next.1'});
 is($user->query_safe(q{SELECT lease_token('safe', 'me') > 0}), 't', 'no lease was lost');
