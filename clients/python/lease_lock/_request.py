@@ -21,7 +21,7 @@ from ._loop import now
 from ._source import Catalog
 
 if TYPE_CHECKING:
-    from typing_extensions import TypedDict, Unpack
+    from typing_extensions import TypedDict
 
     class Options(TypedDict, total=False):
         mode: str
