@@ -38,6 +38,11 @@ class Core {
     if (this.#pool === null) this.#transactions = new Links(this.factory, MAX_TRANSACTIONS)
   }
 
+  // The program closed it: no transaction will get a client again.
+  get poolIsClosed() {
+    return Boolean(this.#pool?.ending)
+  }
+
   get closing() {
     return this.#closing.signal
   }
@@ -50,7 +55,6 @@ class Core {
       link.ref()
       return { client: link.client, release: (broken) => this.#giveBack(link, broken) }
     }
-    if (this.#pool.ending) throw new LeaseError('the pool was closed', null, 'pool closed')
     const connecting = this.#pool.connect()
     try {
       const client = await within(connecting, limit, () => new Error('no connection in time'), signal)
@@ -97,8 +101,13 @@ class Core {
     }
     await within(this.#settled(), timeout, () => new Error('not in time')).catch(() => {})
     const left = [...this.requests.unfinished, ...this.keeper.unsettled.map((ending) => ending.resource)]
-    this.#stopped.abort(new Closed())
-    await Promise.all([this.requests.close(), this.keeper.close(), this.#transactions?.close()])
+    await Promise.all([this.requests.close(), this.#transactions?.close()])
+    if (left.length === 0) {
+      this.#stopped.abort(new Closed())
+      await this.keeper.close()
+    } else {
+      this.keeper.goOnAlone()
+    }
     return [...new Set(left)]
   }
 

@@ -44,6 +44,7 @@ export class Keeper {
   #working = null
   #timer = null
   #closed = false
+  #alone = false // nobody waits for what it does
   leases = new Set()
   ends = new Set()
 
@@ -90,16 +91,24 @@ export class Keeper {
       })
     }
     this.#timer = setTimeout(() => this.#look(), Math.max(1, this.#nextLook() - now()))
+    if (this.#alone) this.#timer.unref()
   }
 
   // The connection of a keeper without leases does not stay for long.
   #rest() {
+    if (this.#alone) return void this.close()
     if (this.#link === null) return
     this.#timer = setTimeout(() => {
       this.#link?.end()
       this.#link = null
     }, REST)
     this.#timer.unref()
+  }
+
+  // Nobody waits any more for what is still to be ended. It does not keep the process alive.
+  goOnAlone() {
+    this.#alone = true
+    this.#look()
   }
 
   #isDue(time) {

@@ -140,7 +140,8 @@ export class Lease {
       } catch (error) {
         await transaction.end(true)
         if (error.code === NOT_HELD) this.#kept.lose('broken')
-        if (client || actionAfter(error) === 'not again' || now() + PAUSE >= end) throw error
+        const final = client || this.#core.poolIsClosed || actionAfter(error) === 'not again'
+        if (final || now() + PAUSE >= end) throw error
       }
       await pause(PAUSE, signal)
     }

@@ -172,7 +172,7 @@ test('a transaction that gets no connection fails, and the lease stays', async (
   taken.release()
   assert.deepEqual((await lease.transaction((client) => client.query('SELECT 1 AS one'))).rows, [{ one: 1 }])
   await pool.end()
-  await assert.rejects(lease.transaction(() => assert.fail('it has no pool')), { name: 'LeaseError', reason: 'pool closed' })
+  await assert.rejects(lease.transaction(() => assert.fail('it has no pool')), /after calling end on the pool/)
   assert(!lease.lost && (await lease.release()))
 })
 
@@ -316,6 +316,8 @@ test('close has an end behind a silent network, and says what it could not relea
   assert.deepEqual(await leases.close({ timeout: 300 }), ['silent'])
   assert((await waiting) instanceof Closed)
   assert(lease.lost && (await lease.release()) === false)
+  proxy.silent = false
+  await until(async () => !(await isHeld('silent'))) // it goes on
   proxy.close()
 })
 
