@@ -100,7 +100,8 @@ def test_the_functions_are_those_of_the_extension(program, another, slow):
     assert program("transaction", lease="found", statements=["SELECT 1"])
     program("release", lease="found")
     # It moves while it is used.
-    server.sql('ALTER EXTENSION lease_lock SET SCHEMA public' if server.value(
+    server.sql('CREATE SCHEMA later')
+    server.sql('ALTER EXTENSION lease_lock SET SCHEMA later' if server.value(
         "SELECT extrelocatable FROM pg_extension WHERE extname = 'lease_lock'") else "SELECT 1")
     program.hold("found", ttl=600)
     program("release", lease="found")

@@ -140,6 +140,7 @@ class Core:
         self._try(call)
 
     def _try(self, call: Call) -> None:
+        call.pause = None
         self._run(call, self._tried)
 
     def _run(self, call: Call, done: Callable[..., None]) -> None:
@@ -225,8 +226,9 @@ class Core:
         if call.outcome.decided:
             self._forget(call)
             return
-        if getattr(error, "sqlstate", None) in ("42883", "3F000") and self.source.forget_catalog() and not call.looked_up:
-            call.looked_up, what = True, AGAIN
+        if getattr(error, "sqlstate", None) in ("42883", "3F000"):
+            what = AGAIN if self.source.forget_catalog() and not call.looked_up else NOT_AGAIN
+            call.looked_up = True
         if what == UNKNOWN and not call.request.own_owner:
             unknown = OutcomeUnknown(f'no answer to a request for "{call.request.resource}"', call.request.resource)
             unknown.__cause__ = error
@@ -305,7 +307,7 @@ class Core:
                 poll.cancel()
             return
         head = line[0]
-        if resource in self._waits or head.link is not None or (head.pause is not None and head.pause.set):
+        if resource in self._waits or head.link is not None or head.pause is not None:
             return
         if len(self._waits) < WAITS:
             self._wait(resource, head)

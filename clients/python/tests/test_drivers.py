@@ -7,7 +7,7 @@ import pytest
 
 from conftest import CLIENTS
 from lease_lock import LeaseLost, Leases
-from servers import LONG
+from servers import LONG, wait_until
 
 
 @pytest.fixture
@@ -57,6 +57,25 @@ def test_tooz_releases_when_it_stops(server, coordinator):
     coordinator.start()
 
 
+def test_tooz_names_errors_and_locks_that_are_shared_or_broken(server, coordinator):
+    import tooz
+    from oslo_utils import netutils
+    from tooz.coordination import ToozConnectionError
+
+    from lease_lock.tooz import LeaseDriver
+
+    shared = coordinator.get_lock(b"shared")
+    assert shared.acquire(shared=True) and shared.acquire(shared=True)      # the second one hung
+    assert shared.release() and shared.release() and not shared.release()
+    one, other = coordinator.get_lock(b"\\xff"), coordinator.get_lock(b"\xff")
+    assert one.acquire(blocking=False) and other.acquire(blocking=False)
+    assert coordinator.get_lock(b"\xff").break_() and not other.release() and one.release()
+    with pytest.raises(tooz.NotImplemented):
+        coordinator.watch_join_group(b"group", print)
+    with pytest.raises(ToozConnectionError):
+        LeaseDriver(b"member", netutils.urlsplit("postgresql-lease://127.0.0.1:1/none"), {}).start()
+
+
 def test_django(server):
     django = pytest.importorskip("django")
     from django.conf import settings
@@ -67,7 +86,7 @@ def test_django(server):
     django.setup()
     from django.db import connection, transaction
 
-    from lease_lock.django import atomic, leases
+    from lease_lock.django import atomic, close, leases
 
     server.sql("CREATE TABLE paper (id int PRIMARY KEY); SELECT lease_protect('paper', 'paper:{id}')")
     try:
@@ -85,10 +104,28 @@ def test_django(server):
                 server.sql("SELECT lease_break('paper:1')")
                 with atomic(lease):
                     pytest.fail("the lease is not held")
+                assert lease.lost.is_set()
         assert server.sql("SELECT id FROM paper") == [(1,)]
-        leases().close()
+        # As with ATOMIC_REQUESTS: the transaction's own assertion keeps the lease from ending.
+        with transaction.atomic():
+            since = time.monotonic()
+            with leases().hold("paper:1", ttl=20 * LONG) as lease, atomic(lease), connection.cursor() as cursor:
+                cursor.execute("UPDATE paper SET id = 1")
+            assert time.monotonic() - since < LONG and server.is_held("paper:1")
+        wait_until(lambda: not server.is_held("paper:1"))
+        # A test run has another database, and drops it in the end.
+        first = leases()
+        server.sql("CREATE DATABASE test_paper TEMPLATE template0")
+        settings.DATABASES["default"]["NAME"] = connection.settings_dict["NAME"] = "test_paper"
+        assert leases() is not first and "test_paper" in str(leases()._source._make.__closure__[0].cell_contents)
+        connection.settings_dict["NAME"] = "postgres"
+        assert leases() is first
+        first.close()
+        leases().hold("paper:1").release()
+        close()
     finally:
         connection.close()
+        server.sql("DROP DATABASE IF EXISTS test_paper WITH (FORCE)")
         server.sql("DROP TABLE paper")
 
 
