@@ -22,7 +22,7 @@ our $setup = q{
 # Values of every argument, by its name. A name with a number is that of another call.
 my %value = (
 	resource => 'a', resources => '{a,b}', ttl => '2 hours', owner => 'o', new_owner => 'q', wait => '10 ms', permits => '3',
-	mode => 'exclusive', if_own => 'renew', min_hold => '1 s', payload => '{"n": 1}', session => 'false',
+	mode => 'exclusive', if_own => 'renew', min_hold => '1 s', payload => '{"n": 1}', session => 'false', grace => '1 s',
 	acquired => 'false', expires_at => '2000-01-01', prefix => 'x', channel => 'y', events => '{granted}',
 	table => 'item', resource_template => 'item:{id}', operations => 'insert', exclusive => 'true', session_number => '1',
 	name => "a\tb");

@@ -32,7 +32,7 @@ is_purged($node, 'bad', 'before');
 $node->safe_psql('bad', q{
 	CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
 	CREATE TRIGGER t AFTER DELETE ON lease_lock EXECUTE FUNCTION nothing();
-	INSERT INTO lease_lock VALUES ('ended 1', 0, NULL, '2000-01-01', 0, '2000-01-01', '3', 10, 'x', 0, 0);
+	INSERT INTO lease_lock VALUES ('ended 1', 0, NULL, '2000-01-01', 0, '2000-01-01', '3', 10, 'x', 0);
 });
 my $complaint = qr/ERROR:  lock table "lease_lock" has a trigger/;
 $node->wait_for_log($complaint);
