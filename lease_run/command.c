@@ -1,30 +1,25 @@
 /*-------------------------------------------------------------------------
  *
  * command.c
- *		The command that runs under the lease, and its process group.
+ *		The command that runs under the lease, as lease_run sees it.
  *
- * The lease covers the process group of the command, not only its first
- * process: what that one leaves behind in its group still works under the
- * lease. So it has ended when the group is empty. lease_run adopts processes
- * whose parents have ended (where the system allows it), so that it hears of
- * their end, and so that none remains as a zombie in a container whose first
- * process does not care.
- *
- * The group's number cannot be used again as long as the group has a member.
- * Nobody sends it a signal after command_handle_signals() has seen it empty.
+ * The watchdog runs it, and tells what happens. The lease covers all that the
+ * command has started: what the first process leaves behind still works under
+ * the lease.
  *
  * At a terminal, the command's group begins in the background. It becomes the
  * foreground group when it asks for the terminal: then the system stops it with
  * SIGTTIN or SIGTTOU. So "lease_run ... | less" leaves the terminal to less,
  * Ctrl-C reaches a shell script that calls lease_run, and an editor works as well.
  * When the command is stopped by Ctrl-Z, lease_run stops itself, as a job of
- * the shell does. Meanwhile the keeper counts on.
+ * the shell does. Meanwhile the watchdog counts on.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres_fe.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #ifdef __linux__
@@ -32,82 +27,51 @@
 #endif
 
 #include "command.h"
-#include "message.h"
-#include "options.h"
 #include "signals.h"
 
-static pid_t command = 0;
-static pid_t keeper = 0;
+/* How often to look whether all have ended, without a watchdog. */
+#define LOOK_AGAIN	(SECOND / 20)
+
+/* When to say what lease_run waits for. */
+#define LINGERING	(10 * SECOND)
+
+static const Options *options;
+static int	watchdog_fd = -1;
+static pid_t command = 0;		/* also the number of its group */
 static int	terminal = -1;
-static bool ended = false;		/* the first process of the group */
-static int	wait_status = 0;
-static bool group_is_empty = false;
-static KeeperState keeper_state = KEEPER_WATCHES;
+static bool first_has_ended = false;
+static bool all_have_ended = false;
 static bool was_ended = false;
+static bool watchdog_is_gone = false;
+static int	wait_status = 0;
+static int	start_errno = 0;
+static Time lingers_since = 0;
 
-/*
- * Body of the new process. It must not run the command before there is a keeper: then
- * the parent writes to the pipe. Returns only if it could not.
- */
 static void
-run_command(char *const *argv, int go, pid_t parent, const sigset_t *mask)
+give_order(OrderKind kind, int signo, const EndTimes *times)
 {
-	char		byte;
-	int			save_errno;
+	Order		order = {.kind = kind, .signo = signo};
 
-	setpgid(0, 0);
-#ifdef __linux__
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-#endif
-	signals_reset_in_child(mask);
-	if (read(go, &byte, 1) != 1 || getppid() != parent)
-		_exit(EXIT_FAILURE);
-	execvp(argv[0], argv);
-	save_errno = errno;
-	lease_error("could not execute command \"%s\": %m", argv[0]);
-	_exit(save_errno == ENOENT ? 127 : 126);
+	if (times != NULL)
+		order.times = *times;
+	/* If a watchdog that is stopped does not read, the older times stay, which are earlier. */
+	if (watchdog_fd >= 0)
+		(void) !send(watchdog_fd, &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /*
- * Start the command in a process group of its own, and the keeper that will
- * end it at those times.
+ * Called by the handler of signals.
  */
-void
-command_start(char *const *argv, int signo, const EndTimes *times)
+static void
+forward(int signo)
 {
-	int			go[2];
-	pid_t		parent = getpid();
-	sigset_t	mask;
+	give_order(ORDER_SIGNAL, signo, NULL);
+}
 
-#ifdef __linux__
-	prctl(PR_SET_CHILD_SUBREAPER, 1);
-#endif
-	terminal = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
-	if (pipe(go) < 0)
-		lease_fatal(EXIT_NO_PROCESS, "could not create a pipe: %m");
-	fcntl(go[0], F_SETFD, FD_CLOEXEC);
-	fcntl(go[1], F_SETFD, FD_CLOEXEC);
-	(void) fflush(NULL);
-
-	signals_block(&mask);
-	command = fork();
-	if (command == 0)
-	{
-		close(go[1]);
-		run_command(argv, go[0], parent, &mask);
-	}
-	if (command > 0)
-	{
-		setpgid(command, command);
-		signals_forward_to(command);
-		keeper = keeper_start(command, signo, times);
-	}
-	if (command < 0 || keeper < 0)
-		lease_fatal(EXIT_NO_PROCESS, "could not start a process: %m");
-	(void) !write(go[1], "", 1);
-	close(go[0]);
-	close(go[1]);
-	signals_restore(&mask);
+static void
+signal_group(int signo)
+{
+	give_order(ORDER_GROUP_SIGNAL, signo, NULL);
 }
 
 /*
@@ -127,109 +91,194 @@ command_stopped(int signo)
 	else
 	{
 		/* Some of the group may ignore what stopped the first process. */
-		kill(-command, SIGSTOP);
+		signal_group(SIGSTOP);
 		if (!signals_stop_self(signo) && asks)
-			kill(-command, SIGHUP); /* as the system does if nobody can give the terminal */
+			signal_group(SIGHUP);	/* as the system does if nobody can give the terminal */
 	}
-	kill(-command, SIGCONT);
+	signal_group(SIGCONT);
 }
 
 /*
- * After the first process has ended: is the group empty?
+ * The watchdog has ended before the command. Then lease_run has adopted what is
+ * left, and ends it at once: nobody else would do so in time.
  */
 static void
-look_at_group(void)
+end_without_watchdog(void)
 {
-	if (kill(-command, 0) == 0 || errno != ESRCH)
-		return;
-	group_is_empty = true;
-	signals_forward_to(0);
-	keeper_state = Max(keeper_state, keeper_listen());
-	if (keeper > 0)
-		keeper_dismiss(keeper);
-	if (terminal >= 0 && tcgetpgrp(terminal) == command)
-		tcsetpgrp(terminal, getpgrp());
-}
-
-/*
- * Reap what has ended. Without a keeper, nobody would end the command in time.
- */
-void
-command_handle_signals(void)
-{
-	int			status;
 	pid_t		pid;
+	int			status;
+	bool		any;
 
-	while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0)
+	if (!watchdog_is_gone)
+		lease_error("the process that watches the time has ended: ending the command");
+	watchdog_is_gone = was_ended = true;
+	any = watchdog_kill_descendants(first_has_ended ? 0 : command, !options->allow_daemons);
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
 	{
-		if (pid == keeper)
+		if (pid == command)
 		{
-			keeper = 0;
-			if (!group_is_empty)
-			{
-				lease_error("the process that watches the time has ended: ending the command");
-				was_ended = true;
-				kill(-command, SIGKILL);
-			}
-		}
-		else if (pid == command && WIFSTOPPED(status))
-			command_stopped(WSTOPSIG(status));
-		else if (pid == command)
-		{
-			ended = true;
+			first_has_ended = true;
 			wait_status = status;
 		}
 	}
-	if (ended && !group_is_empty)
-		look_at_group();
-	keeper_state = Max(keeper_state, keeper_listen());
+	all_have_ended = !any && (pid < 0 || options->allow_daemons);
+}
+
+static void
+handle_report(const Report *report)
+{
+	switch (report->kind)
+	{
+		case REPORT_STARTED:
+			command = report->value;
+			break;
+		case REPORT_NOT_STARTED:
+			start_errno = report->value ? report->value : ENOMEM;
+			break;
+		case REPORT_STOPPED:
+			command_stopped(report->value);
+			break;
+		case REPORT_ENDED:
+			first_has_ended = true;
+			wait_status = report->value;
+			lingers_since = clock_now();
+			break;
+		case REPORT_SIGNALLED:
+		case REPORT_KILLED:
+			was_ended = true;
+			break;
+		case REPORT_ALL_ENDED:
+			all_have_ended = true;
+			break;
+	}
 }
 
 /*
- * Is a process of the group left?
+ * Read what the watchdog has told.
+ */
+static void
+handle_reports(void)
+{
+	Report		report;
+
+	while (watchdog_fd >= 0)
+	{
+		ssize_t		size = recv(watchdog_fd, &report, sizeof(report), MSG_DONTWAIT);
+
+		if (size == sizeof(report))
+			handle_report(&report);
+		else if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+			break;
+		else
+		{
+			int			fd = watchdog_fd;
+
+			watchdog_fd = -1;
+			wait_also_for(-1);
+			close(fd);
+		}
+	}
+	if (watchdog_fd < 0 && !all_have_ended && start_errno == 0)
+		end_without_watchdog();
+}
+
+/*
+ * For waits beside the command: it has ended, or is being ended.
  */
 bool
-command_is_running(void)
+command_stop_working(void)
 {
-	return command > 0 && !group_is_empty;
+	handle_reports();
+	if (first_has_ended && lingers_since > 0 && clock_now() >= lingers_since + LINGERING && !was_ended)
+	{
+		lingers_since = 0;
+		lease_warning("the command has ended, but not all that it started: waiting for these processes");
+		pg_log_warning_hint("If they are daemons that should stay, use --allow-daemons.");
+	}
+	return all_have_ended || was_ended;
+}
+
+static bool
+is_started(void)
+{
+	handle_reports();
+	return command > 0 || start_errno != 0 || watchdog_is_gone;
 }
 
 /*
- * Has the first process ended, but others not? The end of one that lease_run could
- * not adopt sends no signal: the caller looks again from time to time.
+ * Start the command in a process group of its own, and the watchdog that will
+ * end it at those times. Returns false if that was not possible.
  */
 bool
-command_is_lingering(void)
+command_start(const Options *all_options, const EndTimes *times)
 {
-	return ended && !group_is_empty;
+	pid_t		watchdog;
+
+	options = all_options;
+#ifdef __linux__
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+#endif
+	watchdog = watchdog_start(options, times, &watchdog_fd);
+	if (watchdog < 0)
+		start_errno = errno;
+	else
+	{
+		terminal = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+		wait_also_for(watchdog_fd);
+		(void) wait_until(TIME_FOREVER, is_started);
+		signals_forward_by(forward);
+	}
+	if (start_errno == 0)
+		return true;
+	errno = start_errno;
+	lease_error("could not start a process: %m");
+	return false;
 }
 
 /*
- * Is the command being ended because of the lease?
+ * Tell the watchdog when to end the command.
  */
-bool
-command_is_being_ended(void)
+void
+command_set_times(const EndTimes *times)
 {
-	return was_ended || keeper_state != KEEPER_WATCHES;
+	give_order(ORDER_TIMES, 0, times);
 }
 
 /*
- * End the command at these times, which are before those the keeper knows.
+ * End the command at these times, which are before those the watchdog knows.
  */
 void
 command_end(const EndTimes *times)
 {
 	was_ended = true;
-	keeper_set(times);
+	command_set_times(times);
+}
+
+static bool
+is_over(void)
+{
+	(void) command_stop_working();
+	return all_have_ended;
 }
 
 /*
- * After the group is empty: how it ended, and the exit status of the command as a shell gives
- * it.
+ * Wait until all that the command has started have ended.
+ */
+void
+command_await_end(void)
+{
+	while (wait_until(clock_now() + (watchdog_fd < 0 ? LOOK_AGAIN : SECOND), is_over) != WAIT_INTERRUPTED)
+		;
+	if (terminal >= 0 && tcgetpgrp(terminal) == command)
+		tcsetpgrp(terminal, getpgrp());
+}
+
+/*
+ * How it ended, and the exit status of the command as a shell gives it.
  */
 CommandEnd
 command_result(int *exit_status)
 {
 	*exit_status = WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
-	return command_is_being_ended() ? COMMAND_WAS_ENDED : COMMAND_ENDED;
+	return was_ended ? COMMAND_WAS_ENDED : COMMAND_ENDED;
 }

@@ -3,12 +3,12 @@
  * lease_run.c
  *		Runs a command while it holds a lease.
  *
- * The promise: the command, with all processes of its process group, has ended
- * before anybody else can be granted the lease. It is kept by a process of its
- * own (keeper.c), which is told the time of each renewal and otherwise
- * depends on nothing. This process acquires, renews and releases the lease
- * (lease.c, connection.c), runs the command (command.c) and forwards signals
- * (signals.c). It sleeps in one place (wait.c).
+ * The promise: the command, with all that it started, has ended before anybody
+ * else can be granted the lease. It is kept by a process of its own
+ * (watchdog.c), which runs the command, is told the time of each renewal and
+ * otherwise depends on nothing. This process acquires, renews and releases the
+ * lease (lease.c, by connection.c to one of hosts.c), hears of the command
+ * (command.c) and forwards signals (signals.c). It sleeps in one place (wait.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -19,8 +19,6 @@
 #include "command.h"
 #include "common/string.h"
 #include "lease.h"
-#include "message.h"
-#include "signals.h"
 
 static void
 ask_for_password(Connection *connection)
@@ -35,7 +33,18 @@ static bool
 may_ask_for_password(Connection *connection)
 {
 	return connection->password == NULL && connection->options->prompt != PROMPT_NEVER &&
-		connection_needs_password(connection) && access("/dev/tty", R_OK | W_OK) == 0;
+		connection->needs_password && access("/dev/tty", R_OK | W_OK) == 0;
+}
+
+/*
+ * Leave nothing behind on the server: no waiter, and no lease of a request without an answer.
+ */
+static void
+give_up(Lease *lease)
+{
+	if (lease_give_up(lease) == LEASE_NO_ANSWER)
+		lease_warning("the server does not answer; if it was granted in the last moment, it ends after its ttl");
+	connection_close(&lease->connection);
 }
 
 /*
@@ -45,6 +54,7 @@ static void
 acquire_or_exit(Lease *lease)
 {
 	LeaseAnswer answer;
+	char	   *error;
 
 	if (lease->options->prompt == PROMPT_ALWAYS)
 		ask_for_password(&lease->connection);
@@ -56,21 +66,24 @@ acquire_or_exit(Lease *lease)
 		case LEASE_GRANTED:
 			return;
 		case LEASE_REFUSED:
+			lease_warning("%s", lease->why_taken);
 			connection_close(&lease->connection);
-			exit(lease->options->conflict_exit_code);
+			leave(lease->options->conflict_exit_code);
 		case LEASE_NO_ANSWER:
-			lease_error("%s", lease->connection.error);
+			error = pg_strdup(lease->connection.error);
+			if (lease->is_uncertain)
+				give_up(lease);
+			lease_error("%s", error);
 			pg_log_error_hint("The command was not run. Check the connection options and that the server is running.");
-			exit(EXIT_NO_SERVER);
+			leave(EXIT_NO_SERVER);
 		case LEASE_INTERRUPTED:
-			if (lease_give_up(lease) == LEASE_NO_ANSWER)
-				lease_warning("the server does not answer; if it was granted in the last moment, it ends after its ttl");
+			give_up(lease);
 			signals_die_of(signals_caught());
 	}
 }
 
 /*
- * Renew the lease until the command, with its process group, has ended. Returns why it was
+ * Renew the lease until the command, with all that it started, has ended. Returns why it was
  * ended, if it was: LEASE_REFUSED if the lease is lost, LEASE_NO_ANSWER if that cannot be excluded.
  */
 static LeaseAnswer
@@ -78,14 +91,14 @@ keep_until_end(Lease *lease)
 {
 	LeaseAnswer answer = LEASE_GRANTED;
 
-	while (command_is_running() && !command_is_being_ended())
+	while (!command_stop_working())
 	{
 		EndTimes	times;
 
 		answer = lease_keep(lease);
 		times = lease_end_times(lease);
 		if (answer == LEASE_GRANTED)
-			keeper_set(&times);
+			command_set_times(&times);
 		else if (answer == LEASE_REFUSED)
 		{
 			lease_error("lost: it was broken or taken over; ending the command");
@@ -99,32 +112,49 @@ keep_until_end(Lease *lease)
 }
 
 /*
- * Release the lease after the command. If that does not work, it is only kept for longer than
- * needed.
+ * Release the lease after the command. Returns LEASE_REFUSED if it was lost before. If it cannot be released, it is only
+ * kept for longer than needed.
  */
-static void
-release_and_report(Lease *lease, CommandEnd end)
+static LeaseAnswer
+release_and_report(Lease *lease, bool at_once)
 {
-	switch (lease_release(lease))
+	LeaseAnswer answer = lease_release(lease, at_once);
+
+	if (answer == LEASE_NO_ANSWER && clock_now() < lease_ends_at(lease))
 	{
-		case LEASE_REFUSED:
-			if (end == COMMAND_ENDED)
-			{
-				lease_warning("was lost before the command ended");
-				pg_log_warning_hint("It was broken, or the server has lost it. What the command wrote in the end may be refused by fences.");
-			}
-			break;
-		case LEASE_NO_ANSWER:
-			if (clock_now() < lease_ends_at(lease))
-			{
-				lease_warning("not released: %s", lease->connection.error);
-				pg_log_warning_hint("It ends by itself, in %.1f s at most.",
-									clock_seconds(lease_ends_at(lease) - clock_now()));
-			}
-			break;
-		default:
-			break;
+		lease_warning("not released: %s", lease->connection.error);
+		pg_log_warning_hint("It ends by itself, in %.1f s at most.",
+							clock_seconds(lease_ends_at(lease) - clock_now()));
 	}
+	return answer;
+}
+
+/*
+ * After the command has ended: release the lease, and return the exit status.
+ */
+static int
+finish(Lease *lease, LeaseAnswer why)
+{
+	int			status;
+	CommandEnd	end = command_result(&status);
+
+	lease_step("the command has ended, exit status %d", status);
+	if (why == LEASE_REFUSED)
+		return EXIT_LEASE_LOST;
+	if (end == COMMAND_WAS_ENDED)
+	{
+		lease_error("the command was ended, since the lease could not be renewed in time");
+		pg_log_error_detail("%s", lease->connection.error ? lease->connection.error : "lease_run was stopped.");
+		(void) release_and_report(lease, false);
+		return EXIT_LEASE_LOST;
+	}
+	if (release_and_report(lease, lease->options->retry_failed && status != 0) == LEASE_REFUSED)
+	{
+		lease_error("was lost before the command ended");
+		pg_log_error_hint("It was broken, or the server has lost it. What the command wrote in the end may be refused by fences.");
+		return EXIT_LEASE_LOST;
+	}
+	return status;
 }
 
 /*
@@ -136,27 +166,20 @@ run_under(Lease *lease)
 	const Options *options = lease->options;
 	EndTimes	times = lease_end_times(lease);
 	LeaseAnswer why;
-	CommandEnd	end;
-	int			status;
 
 	setenv("LEASE_RESOURCE", options->resource, 1);
 	setenv("LEASE_OWNER", options->owner, 1);
 	setenv("LEASE_TOKEN", lease->token, 1);
-	command_start(options->command, options->signo, &times);
+	setenv("LEASE_GRANTED_AT", lease->granted_at, 1);
+	if (!command_start(options, &times))
+	{
+		(void) release_and_report(lease, true);
+		return EXIT_NO_PROCESS;
+	}
 	lease_step("started %s", options->command[0]);
 	why = keep_until_end(lease);
-	wait_for(-1, 0, TIME_FOREVER, UNTIL_GROUP_IS_EMPTY);
-	end = command_result(&status);
-	lease_step("the command has ended, exit status %d", status);
-
-	if (end == COMMAND_WAS_ENDED && why != LEASE_REFUSED)
-	{
-		lease_error("the command was ended, since the lease could not be renewed in time");
-		pg_log_error_detail("%s", lease->connection.error ? lease->connection.error : "lease_run was stopped.");
-	}
-	if (why != LEASE_REFUSED)
-		release_and_report(lease, end);
-	return end == COMMAND_WAS_ENDED ? EXIT_LEASE_LOST : status;
+	command_await_end();
+	return finish(lease, why);
 }
 
 int
@@ -166,17 +189,22 @@ main(int argc, char **argv)
 	Lease		lease = {0};
 	int			status;
 
+	leave_if_a_library_exits();
 	pg_logging_init(argv[0]);
 	options = options_parse(argc, argv);
 	lease.options = lease.connection.options = &options;
 
-	clock_open();
 	message_about(options.resource);
+	if (!wait_open())
+	{
+		lease_error("could not open a descriptor: %m");
+		leave(EXIT_NO_PROCESS);
+	}
 	signals_install();
 	acquire_or_exit(&lease);
 	status = run_under(&lease);
 	connection_close(&lease.connection);
-	if (status > 128 && status < 128 + NSIG && signals_received(status - 128))
+	if (status > 128 && signals_is_ending(status - 128) && signals_received(status - 128))
 		signals_die_of(status - 128);
-	return status;
+	leave(status);
 }

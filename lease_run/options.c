@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * options.c
- *		The command line of lease_run.
+ *		The command line of lease_run, its exit statuses and its messages.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,16 +12,15 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "common/logging.h"
-#include "compat.h"
 #include "fe_utils/option_utils.h"
 #include "getopt_long.h"
-#include "message.h"
+#include "lib/stringinfo.h"
 #include "options.h"
 
 #define DEFAULT_TTL	(30 * SECOND)
 #define MAX_TIME	(INT64_C(1000000) * 86400 * SECOND)	/* a million days */
 #define MIN_SPARE	(SECOND / 2)
+#define DEFAULT_SERVER_WAIT	(10 * SECOND)	/* with --no-wait */
 
 static const struct
 {
@@ -55,12 +54,16 @@ static const struct
 enum LongOption
 {
 	OPTION_WAIT = 1000,
+	OPTION_SERVER_WAIT,
 	OPTION_PERMITS,
 	OPTION_MIN_HOLD,
+	OPTION_RETRY_FAILED,
 	OPTION_PAYLOAD,
 	OPTION_OWNER,
 	OPTION_SIGNAL,
 	OPTION_KILL_AFTER,
+	OPTION_ALLOW_DAEMONS,
+	OPTION_SCHEMA,
 	OPTION_HELP
 };
 
@@ -68,16 +71,20 @@ static const struct option long_options[] = {
 	{"ttl", required_argument, NULL, 't'},
 	{"no-wait", no_argument, NULL, 'n'},
 	{"wait", required_argument, NULL, OPTION_WAIT},
+	{"server-wait", required_argument, NULL, OPTION_SERVER_WAIT},
 	{"shared", no_argument, NULL, 's'},
 	{"permits", required_argument, NULL, OPTION_PERMITS},
 	{"min-hold", required_argument, NULL, OPTION_MIN_HOLD},
+	{"retry-failed", no_argument, NULL, OPTION_RETRY_FAILED},
 	{"payload", required_argument, NULL, OPTION_PAYLOAD},
 	{"owner", required_argument, NULL, OPTION_OWNER},
 	{"conflict-exit-code", required_argument, NULL, 'E'},
 	{"signal", required_argument, NULL, OPTION_SIGNAL},
 	{"kill-after", required_argument, NULL, OPTION_KILL_AFTER},
+	{"allow-daemons", no_argument, NULL, OPTION_ALLOW_DAEMONS},
 	{"quiet", no_argument, NULL, 'q'},
 	{"verbose", no_argument, NULL, 'v'},
+	{"schema", required_argument, NULL, OPTION_SCHEMA},
 	{"dbname", required_argument, NULL, 'd'},
 	{"host", required_argument, NULL, 'h'},
 	{"port", required_argument, NULL, 'p'},
@@ -92,22 +99,27 @@ static const struct option long_options[] = {
 static void
 print_help(void)
 {
-	printf("lease_run runs a command while it holds a lease of the PostgreSQL extension lease_lock.\n\n"
+	printf("lease_run runs a command while it holds a lease of the extension lease_lock.\n\n"
 		   "Usage:\n"
 		   "  lease_run [OPTION]... RESOURCE [--] COMMAND [ARG]...\n"
 		   "\nThe lease:\n"
 		   "  -t, --ttl=TIME             how long it lasts without a renewal (default 30s)\n"
 		   "  -n, --no-wait              give up at once if it is taken\n"
 		   "      --wait=TIME            wait at most this long (default: without limit)\n"
+		   "      --server-wait=TIME     wait at most this long for a server\n"
+		   "                             (default: as --wait; 10s with --no-wait)\n"
 		   "  -s, --shared               share it with others who share it\n"
 		   "      --permits=N            take one of N permits\n"
 		   "      --min-hold=TIME        keep it so long, even if the command ends before\n"
+		   "      --retry-failed         give it back at once if the command fails\n"
 		   "      --payload=JSON         data to store with it\n"
 		   "      --owner=TEXT           who holds it (default HOST:PID:RANDOM)\n"
 		   "  -E, --conflict-exit-code=N exit status if it is taken (default 1)\n"
-		   "\nThe command, if the lease is lost:\n"
-		   "      --signal=SIGNAL        what it gets first (default TERM)\n"
-		   "      --kill-after=TIME      how long after that it gets SIGKILL (default: a tenth of the ttl)\n"
+		   "\nThe command:\n"
+		   "      --signal=SIGNAL        what it gets if the lease is lost (default TERM)\n"
+		   "      --kill-after=TIME      how long after that it gets SIGKILL\n"
+		   "                             (default: a tenth of the ttl)\n"
+		   "      --allow-daemons        daemons that it starts may stay\n"
 		   "\nMessages:\n"
 		   "  -q, --quiet                none if the lease is taken; only errors\n"
 		   "  -v, --verbose              each step, with times\n"
@@ -120,18 +132,19 @@ print_help(void)
 		   "  -U, --username=USERNAME    user name to connect as\n"
 		   "  -w, --no-password          never prompt for password\n"
 		   "  -W, --password             force password prompt\n"
+		   "      --schema=NAME          where the functions are, without the extension\n"
 		   "\nA TIME has a unit: us, ms, s, min, h or d.\n"
-		   "The command sees LEASE_RESOURCE, LEASE_OWNER and LEASE_TOKEN.\n"
-		   "\nExit status: that of the command; 128 + N if signal N ended it; 1 (see -E) if the lease is taken;\n"
-		   "64 wrong usage, 69 no server, 75 the lease was lost and the command was ended,\n"
-		   "126 and 127 the command cannot be executed or found.\n");
+		   "The command sees LEASE_RESOURCE, LEASE_OWNER, LEASE_TOKEN and LEASE_GRANTED_AT.\n"
+		   "\nExit status: that of the command; 128 + N if signal N ended it; 1 (see -E) if\n"
+		   "the lease is taken; 64 wrong usage, 69 no server, 71 no process or memory left,\n"
+		   "75 the lease was lost, 126 and 127 the command cannot be executed or found.\n");
 }
 
 pg_noreturn static void
 wrong_usage(void)
 {
 	pg_log_error_hint("Try \"lease_run --help\" for more information.");
-	exit(EXIT_USAGE);
+	leave(EXIT_USAGE);
 }
 
 /*
@@ -155,7 +168,7 @@ parse_time(const char *text, const char *option)
 	}
 	pg_log_error("invalid value \"%s\" for option %s", text, option);
 	pg_log_error_hint("Valid units are \"us\", \"ms\", \"s\", \"min\", \"h\", and \"d\".");
-	exit(EXIT_USAGE);
+	leave(EXIT_USAGE);
 }
 
 static int
@@ -184,7 +197,27 @@ parse_number(const char *text, const char *option, int min, int max)
 	int			number;
 
 	if (!option_parse_int(text, option, min, max, &number))
-		exit(EXIT_USAGE);
+		leave(EXIT_USAGE);
+	return number;
+}
+
+/*
+ * What it says, lease_run says in no other case.
+ */
+static int
+parse_conflict_exit_code(const char *text)
+{
+	static const int own[] = {EXIT_USAGE, EXIT_NO_SERVER, EXIT_NO_PROCESS, EXIT_LEASE_LOST, 126, 127};
+	int			number = parse_number(text, "-E/--conflict-exit-code", 0, 255);
+
+	for (int i = 0; i < (int) lengthof(own); i++)
+	{
+		if (number == own[i])
+		{
+			pg_log_error("the exit status %d for -E/--conflict-exit-code has another meaning", number);
+			wrong_usage();
+		}
+	}
 	return number;
 }
 
@@ -199,7 +232,10 @@ default_owner(void)
 
 	gethostname(host, sizeof(host) - 1);
 	if (getentropy(&random, sizeof(random)) < 0)
-		pg_fatal("could not generate a random number: %m");
+	{
+		pg_log_error("could not generate a random number: %m");
+		leave(EXIT_NO_PROCESS);
+	}
 	return psprintf("%s:%d:%016llx", host, (int) getpid(), (unsigned long long) random);
 }
 
@@ -232,6 +268,9 @@ apply_common_option(Options *options, int option, char *value)
 		case 'U':
 			options->user = value;
 			break;
+		case OPTION_SCHEMA:
+			options->schema = value;
+			break;
 		case 'w':
 			options->prompt = PROMPT_NEVER;
 			break;
@@ -240,10 +279,10 @@ apply_common_option(Options *options, int option, char *value)
 			break;
 		case OPTION_HELP:
 			print_help();
-			exit(EXIT_SUCCESS);
+			leave(EXIT_SUCCESS);
 		case 'V':
 			puts("lease_run (lease_lock) " LEASE_RUN_VERSION);
-			exit(EXIT_SUCCESS);
+			leave(EXIT_SUCCESS);
 		default:
 			wrong_usage();		/* getopt_long already emitted a complaint */
 	}
@@ -263,6 +302,9 @@ apply_option(Options *options, int option, char *value)
 		case OPTION_WAIT:
 			options->wait = parse_time(value, "--wait");
 			break;
+		case OPTION_SERVER_WAIT:
+			options->server_wait = parse_time(value, "--server-wait");
+			break;
 		case 's':
 			set_mode(options, "shared");
 			break;
@@ -273,6 +315,9 @@ apply_option(Options *options, int option, char *value)
 		case OPTION_MIN_HOLD:
 			options->min_hold = parse_time(value, "--min-hold");
 			break;
+		case OPTION_RETRY_FAILED:
+			options->retry_failed = true;
+			break;
 		case OPTION_PAYLOAD:
 			options->payload = value;
 			break;
@@ -280,13 +325,16 @@ apply_option(Options *options, int option, char *value)
 			options->owner = value;
 			break;
 		case 'E':
-			options->conflict_exit_code = parse_number(value, "-E/--conflict-exit-code", 0, 255);
+			options->conflict_exit_code = parse_conflict_exit_code(value);
 			break;
 		case OPTION_SIGNAL:
 			options->signo = parse_signal(value);
 			break;
 		case OPTION_KILL_AFTER:
 			options->kill_after = parse_time(value, "--kill-after");
+			break;
+		case OPTION_ALLOW_DAEMONS:
+			options->allow_daemons = true;
 			break;
 		case 'q':
 			pg_logging_set_level(PG_LOG_ERROR);
@@ -300,8 +348,8 @@ apply_option(Options *options, int option, char *value)
 }
 
 /*
- * Half of the ttl must pass before the command gets its signal. A renewal is sent
- * after a third: the rest is for the answer, and for a second connection.
+ * Half of the ttl must pass before the command gets its signal, so that there is time
+ * for a renewal, its answer, and another connection.
  */
 static void
 check_times(Options *options)
@@ -318,11 +366,8 @@ check_times(Options *options)
 							clock_seconds(options->spare));
 		wrong_usage();
 	}
-	if (options->min_hold > options->ttl)
-	{
-		pg_log_error("--min-hold must not be longer than --ttl");
-		wrong_usage();
-	}
+	if (options->server_wait < 0)
+		options->server_wait = options->wait == 0 ? DEFAULT_SERVER_WAIT : TIME_FOREVER;
 }
 
 /*
@@ -333,14 +378,14 @@ options_parse(int argc, char **argv)
 {
 	Options		options = {
 		.ttl = DEFAULT_TTL, .wait = TIME_FOREVER, .mode = "exclusive", .min_hold = -1,
-		.conflict_exit_code = 1, .signo = SIGTERM, .kill_after = -1
+		.conflict_exit_code = 1, .signo = SIGTERM, .kill_after = -1, .server_wait = -1
 	};
 	int			option;
 
 	if (argc > 1 && strcmp(argv[1], "-?") == 0)
 	{
 		print_help();
-		exit(EXIT_SUCCESS);
+		leave(EXIT_SUCCESS);
 	}
 	pg_logging_set_level(PG_LOG_WARNING);
 	/* "+": the options of the command are not ours. */
@@ -364,4 +409,95 @@ options_parse(int argc, char **argv)
 	if (options.owner == NULL)
 		options.owner = default_owner();
 	return options;
+}
+
+static const char *shown_resource = "";
+static Time started;
+
+/*
+ * Name this resource in all messages, and count their times from now.
+ */
+void
+message_about(const char *resource)
+{
+	shown_resource = message_name(resource);
+	started = clock_now();
+}
+
+const char *
+message_resource(void)
+{
+	return shown_resource;
+}
+
+double
+message_seconds(void)
+{
+	return clock_seconds(clock_now() - started);
+}
+
+/*
+ * A name on one line, and without bytes that control a terminal. Allocated.
+ */
+char *
+message_name(const char *name)
+{
+	StringInfoData line;
+
+	initStringInfo(&line);
+	for (const char *byte = name; *byte != '\0'; byte++)
+	{
+		if ((unsigned char) *byte < 0x20 || *byte == 0x7f)
+			appendStringInfo(&line, "\\x%02x", (unsigned char) *byte);
+		else
+			appendStringInfoChar(&line, *byte);
+	}
+	return line.data;
+}
+
+/*
+ * A message of libpq or the server on one line. Allocated.
+ */
+char *
+message_line(const char *message)
+{
+	StringInfoData line;
+
+	initStringInfo(&line);
+	for (const char *byte = message; *byte != '\0'; byte++)
+	{
+		if ((unsigned char) *byte > 0x20)
+			appendStringInfoChar(&line, *byte);
+		else if (line.len > 0 && line.data[line.len - 1] != ' ')
+			appendStringInfoChar(&line, ' ');
+	}
+	while (line.len > 0 && line.data[line.len - 1] == ' ')
+		line.data[--line.len] = '\0';
+	return line.data;
+}
+
+/*
+ * End with this status.
+ */
+void
+leave(int status)
+{
+	(void) fflush(NULL);
+	_exit(status);
+}
+
+/*
+ * A function of the C library or of libpq has called exit(). They do so if there is no memory left,
+ * with a status that may mean that the lease is taken.
+ */
+static void
+end_for_a_library(void)
+{
+	leave(EXIT_NO_PROCESS);
+}
+
+void
+leave_if_a_library_exits(void)
+{
+	(void) atexit(end_for_a_library);
 }

@@ -3,8 +3,10 @@
  * signals.c
  *		Signals that lease_run gets: whom they are for.
  *
- * The handler itself forwards a signal to the command, so that no call of a
- * library that hangs can delay it. Before there is a command:
+ * All that can be caught are for the command, and none ends lease_run beside
+ * it. The handler itself forwards them, so that no call of a library that
+ * hangs can delay it. Before there is a command, SIGTERM, SIGINT, SIGHUP and
+ * SIGQUIT are for lease_run, and the others have no effect:
  *
  *	 - before the first request was sent, there is nothing to clean up: the
  *	   signal ends the process;
@@ -12,29 +14,26 @@
  *	   and lease_run ends after it released the lease. A second signal ends the
  *	   process.
  *
- * A byte in a pipe wakes poll() after each signal: no signal can get lost
- * between a test and the sleep.
+ * What the caller blocks or ignores, as nohup does, the command finds so, too.
+ * lease_run itself blocks nothing: a caller that reads its signals from a
+ * descriptor leaves them blocked for its children.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres_fe.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "common/logging.h"
 #include "signals.h"
+#include "wait.h"
 
-/* Signals that go to the command; the first four end lease_run while it waits. */
-static const int forwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT};
-
-#define NUM_ENDING	4
-
-static int	wakeup[2] = {-1, -1};
+/* How the signals were when lease_run began. */
+static struct sigaction found[NSIG];
+static sigset_t found_mask;
 
 /* Shared with the handler. */
-static volatile sig_atomic_t command_group = 0;
+static void (*volatile forward_signal) (int signo) = NULL;
 static volatile sig_atomic_t must_clean_up = false;
 static volatile sig_atomic_t caught = 0;
 static volatile sig_atomic_t continued = false;
@@ -49,6 +48,42 @@ set_handler(int signo, void (*handler) (int))
 	action.sa_flags = SA_RESTART;
 	sigemptyset(&action.sa_mask);
 	sigaction(signo, &action, NULL);
+}
+
+/*
+ * Does it ask a process to end?
+ */
+bool
+signals_is_ending(int signo)
+{
+	return signo == SIGTERM || signo == SIGINT || signo == SIGHUP || signo == SIGQUIT;
+}
+
+/*
+ * Signals that are not for the command: those that cannot be caught, that a fault of lease_run
+ * itself causes, or that the system sends to it because of what it does.
+ */
+static bool
+is_own(int signo)
+{
+	switch (signo)
+	{
+		case SIGKILL:
+		case SIGSTOP:
+		case SIGSEGV:
+		case SIGBUS:
+		case SIGFPE:
+		case SIGILL:
+		case SIGTRAP:
+		case SIGSYS:
+		case SIGCHLD:
+		case SIGPIPE:
+		case SIGTTIN:
+		case SIGTTOU:
+			return true;
+		default:
+			return false;
+	}
 }
 
 /*
@@ -78,71 +113,52 @@ handle_signal(int signo)
 
 	if (signo == SIGCONT)
 		continued = true;
-	if (signo != SIGCHLD)
+	if (forward_signal != NULL)
+		forward_signal(signo);
+	else if (signals_is_ending(signo))
 	{
-		if (command_group > 0)
-			kill(-command_group, signo);
-		else if (!must_clean_up || caught)
+		if (!must_clean_up || caught)
 			signals_die_of(signo);
-		else
-			caught = signo;
-		received[signo] = true;
+		caught = signo;
 	}
-	/* If the pipe is full, poll() will return all the same. */
-	if (write(wakeup[1], "", 1) < 0)
-		errno = save_errno;
+	received[signo] = true;
+	wait_wake();
 	errno = save_errno;
 }
 
-/*
- * Handle a signal, unless whoever started lease_run ignores it, as nohup does.
- */
+static void
+wake_only(int signo)
+{
+	int			save_errno = errno;
+
+	wait_wake();
+	errno = save_errno;
+}
+
 static void
 handle_unless_ignored(int signo)
 {
-	struct sigaction old;
-
-	sigaction(signo, NULL, &old);
-	if (old.sa_handler != SIG_IGN)
+	if (found[signo].sa_handler != SIG_IGN)
 		set_handler(signo, handle_signal);
 }
 
 void
 signals_install(void)
 {
-	if (pipe(wakeup) < 0)
-		pg_fatal("could not create a pipe: %m");
-	for (int i = 0; i < 2; i++)
-	{
-		fcntl(wakeup[i], F_SETFD, FD_CLOEXEC);
-		fcntl(wakeup[i], F_SETFL, O_NONBLOCK);
-	}
-	set_handler(SIGCHLD, handle_signal);
-	for (int i = 0; i < NUM_ENDING; i++)
-		handle_unless_ignored(forwarded[i]);
+	sigset_t	none;
 
+	for (int signo = 1; signo < NSIG; signo++)
+	{
+		if (sigaction(signo, NULL, &found[signo]) < 0)
+			found[signo].sa_handler = SIG_IGN;	/* one of the C library's own */
+		else if (!is_own(signo) && signo != SIGTSTP && signo != SIGCONT)
+			handle_unless_ignored(signo);
+	}
 	/* A terminal or reader that is gone must not end lease_run. */
 	set_handler(SIGPIPE, SIG_IGN);
-}
-
-int
-signals_fd(void)
-{
-	return wakeup[0];
-}
-
-/*
- * Empty the pipe. Returns whether there was a signal.
- */
-bool
-signals_drain(void)
-{
-	char		buffer[64];
-	bool		any = false;
-
-	while (read(wakeup[0], buffer, sizeof(buffer)) > 0)
-		any = true;
-	return any;
+	set_handler(SIGCHLD, wake_only);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, &found_mask);
 }
 
 /*
@@ -161,6 +177,15 @@ int
 signals_caught(void)
 {
 	return caught;
+}
+
+/*
+ * For waits before there is a command.
+ */
+bool
+signals_stop(void)
+{
+	return caught != 0;
 }
 
 /*
@@ -188,49 +213,47 @@ signals_restore(const sigset_t *before)
 }
 
 /*
- * Forward signals to this process group from now on; 0 when it is gone, since
- * its number may then be used again.
+ * There is a command: the handler calls this function for each signal from now on.
  */
 void
-signals_forward_to(pid_t group)
+signals_forward_by(void (*forward) (int signo))
 {
-	bool		first = command_group == 0 && group != 0;
-
-	command_group = group;
-	if (first)
-	{
-		handle_unless_ignored(SIGTSTP);
-		set_handler(SIGCONT, handle_signal);
-		/* To write to the terminal, and set its foreground group, from the background. */
-		set_handler(SIGTTOU, SIG_IGN);
-		/* One that came together with the grant is for the command. */
-		if (caught != 0)
-		{
-			received[caught] = true;
-			kill(-group, caught);
-		}
-	}
+	forward_signal = forward;
+	handle_unless_ignored(SIGTSTP);
+	set_handler(SIGCONT, handle_signal);
+	/* To write to the terminal, and set its foreground group, from the background. */
+	set_handler(SIGTTOU, SIG_IGN);
+	/* One that came together with the grant is for the command. */
+	if (caught != 0)
+		forward(caught);
 }
 
 /*
- * Give a new process the signals as lease_run found them. exec() resets those
- * that have handlers.
+ * In the watchdog: nothing but the end of a child reaches it.
  */
 void
-signals_reset_in_child(const sigset_t *mask)
+signals_of_watchdog(void)
 {
-	set_handler(SIGCHLD, SIG_DFL);
-	for (int i = 0; i < (int) lengthof(forwarded); i++)
-	{
-		struct sigaction old;
+	sigset_t	all_others;
 
-		sigaction(forwarded[i], NULL, &old);
-		if (old.sa_handler == handle_signal)
-			set_handler(forwarded[i], SIG_DFL);
+	set_handler(SIGCHLD, wake_only);
+	sigfillset(&all_others);
+	sigdelset(&all_others, SIGCHLD);
+	sigprocmask(SIG_SETMASK, &all_others, NULL);
+}
+
+/*
+ * Give a new process the signals as lease_run found them. They must be blocked before.
+ */
+void
+signals_as_found(void)
+{
+	for (int signo = 1; signo < NSIG; signo++)
+	{
+		if (signo != SIGKILL && signo != SIGSTOP)
+			sigaction(signo, &found[signo], NULL);
 	}
-	set_handler(SIGPIPE, SIG_DFL);
-	set_handler(SIGTTOU, SIG_DFL);
-	sigprocmask(SIG_SETMASK, mask, NULL);
+	sigprocmask(SIG_SETMASK, &found_mask, NULL);
 }
 
 /*

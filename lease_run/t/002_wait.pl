@@ -99,7 +99,7 @@ foreach my $signal (qw(TERM INT HUP QUIT))
 
 	$node->safe_psql('postgres', 'CREATE ROLE hasty LOGIN; ALTER ROLE hasty SET statement_timeout = 30000');
 	$run = start_run($node->connstr('postgres') . ' user=hasty', '-v', 'taken', 'echo', 'yes');
-	until_true('it asks again', sub { $run->{harness}->pump_nb; $run->{err} =~ /waiting.*\n.*(waiting|asking again)/ });
+	until_true('it asks again', sub { $run->{harness}->pump_nb; $run->{err} =~ /waiting.*\n.*asking, for.*\n.*waiting/ });
 	unlike($run->{err}, qr/canceling statement/, 'asked again before statement_timeout');
 	kill('TERM', $run->{pid});
 	finish_run($run);

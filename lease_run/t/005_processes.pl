@@ -62,8 +62,8 @@ $node->safe_psql('postgres', q{SELECT lease_break('job')});
 # kill -9 of the process that watches the time.
 $run = start_run($node, 'job', family('unwatched'));
 @pids = pids('unwatched');
-my ($keeper) = grep { $_ != $pids[0] } children($run->{pid});
-kill('KILL', $keeper);
+my ($watchdog) = children($run->{pid});
+kill('KILL', $watchdog);
 is_run(finish_run($run), 75, qr/^$/, qr/lease on "job": the process that watches the time has ended: ending the command/,
 	'without a watch, the command is ended');
 ok(all_end(@pids), 'with its process group');
@@ -76,9 +76,9 @@ SKIP:
 
 	$run = start_run($node, 'job', family('both'));
 	@pids = pids('both');
-	($keeper) = grep { $_ != $pids[0] } children($run->{pid});
-	kill('STOP', $keeper);
-	kill('KILL', $run->{pid}, $keeper);
+	($watchdog) = children($run->{pid});
+	kill('STOP', $watchdog);
+	kill('KILL', $run->{pid}, $watchdog);
 	ok(all_end($pids[0]), 'after kill -9 of both, the first process of the command has ended');
 	kill('KILL', $pids[1]);
 	finish_run($run);
@@ -108,9 +108,9 @@ append_to_file("$folder/left.go", '');
 is_run(finish_run($run), 7, qr/^first\nlast\n$/, qr/released/, 'until that has ended, too');
 is(held($node, 'job'), 0, 'then it is released');
 
-# A daemon leaves the group: nobody waits for it.
-$run = start_run($node, 'job', 'setsid', '-f', 'sh', '-c', 'exec >&- 2>&-; echo $$ >"$0"; sleep 1000', "$folder/daemon");
-is_run(finish_run($run), 0, qr/^$/, qr/^$/, 'a process that leaves the group is not waited for');
+# A daemon may stay, if the user says so.
+$run = start_run($node, '--allow-daemons', 'job', 'setsid', '-f', 'sh', '-c', 'exec >&- 2>&-; echo $$ >"$0"; sleep 1000', "$folder/daemon");
+is_run(finish_run($run), 0, qr/^$/, qr/^$/, 'with --allow-daemons, a process in another session is not waited for');
 until_log("$folder/daemon", qr/\d/);
 my $daemon = slurp("$folder/daemon") + 0;
 is(process_runs($daemon), 1, 'and lives on');

@@ -134,7 +134,7 @@ expect(qr/began/);
 type("\cZ");
 expect(qr/Stopped/);
 ($pid) = slurp("$folder/pid") =~ /(\d+)/;
-is_run(lease_run($node, '--ttl=5min', 'job', 'sh', '-c', "grep -q ') [ZX]' /proc/$pid/stat || test ! -e /proc/$pid"), 0, qr/^$/, qr/^$/,
+is_run(lease_run($node, '--ttl=5min', 'job', 'sh', '-c', "grep -qs ') [ZX]' /proc/$pid/stat || test ! -e /proc/$pid"), 0, qr/^$/, qr/^$/,
 	'a command that was stopped for longer than the ttl has ended before the next one begins');
 type("fg; echo status \$?\n");
 ok(expect(qr/status 75/), 'fg tells that');

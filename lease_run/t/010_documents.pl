@@ -34,7 +34,7 @@ sub commands
 	{
 		foreach my $line (split /\n/, $1)
 		{
-			push @commands, $1 if $line =~ /^ *(?:[\d*]+ [\d*]+ \* \* \*  \w+  |ExecStart=)?(lease_run .*)$/ && $line !~ /\[OPTION\]/;
+			push @commands, $1 if $line =~ /^ *(?:[\d*]+ [\d*]+ \* \* \*  \w+  |ExecStart=)?((?:\/usr\/bin\/)?lease_run .*)$/ && $line !~ /\[OPTION\]/;
 			push @commands, join(' ', map { "'$_'" } $1 =~ /"([^"]*)"/g) if $line =~ /^ *command: \[("lease_run".*)\]$/;
 		}
 	}
@@ -42,11 +42,12 @@ sub commands
 }
 
 my $found = 0;
-foreach my $document (map { s{^\Q$root/\E}{}r } bsd_glob("$root/{README.md,docs/*.md}"))
+# docs/jobs.md is a test of its own.
+foreach my $document (grep { $_ ne 'docs/jobs.md' } map { s{^\Q$root/\E}{}r } bsd_glob("$root/{README.md,docs/*.md}"))
 {
 	foreach my $command (commands(slurp_file("$root/$document")))
 	{
-		my $runnable = $command =~ s{/usr/local/bin/}{}gr =~ s{'host=\S+ dbname=jobs'}{service=jobs}r;
+		my $runnable = $command =~ s{/usr/(?:local/)?bin/}{}gr =~ s{'host=\S+ dbname=jobs'}{service=jobs}r;
 		local @ENV{qw(PATH PGSERVICEFILE PGSERVICE url)} = ("$folder:$ENV{PATH}", "$folder/services", 'jobs', 'u');
 		my ($out, $err);
 
@@ -57,7 +58,7 @@ foreach my $document (map { s{^\Q$root/\E}{}r } bsd_glob("$root/{README.md,docs/
 		$found++;
 	}
 }
-cmp_ok($found, '>=', 10, 'commands were found');
+cmp_ok($found, '>=', 6, 'commands were found');
 
 $node->stop;
 done_testing();

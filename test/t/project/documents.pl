@@ -34,7 +34,10 @@ my %elsewhere = (
 	'sudo apt-get' => 'scripts/package',
 	'make' => 'scripts/package; scripts/check builds and tests',
 	'test/bench/run' => 'takes an hour; with --quick, minutes',
-	'lease_run' => 'lease_run/t/010_documents.pl',
+	'lease_run' => 'lease_run/t/010_documents.pl and jobs.pl',
+	'ln -sf "$(pg_config --bindir)/lease_run"' => 'lease_run/t/jobs.pl',
+	'systemctl' => 'needs systemd; lease_run/t/jobs.pl verifies the units',
+	'#!/bin/sh' => 'lease_run/t/jobs.pl',
 	'psql -h' => 'test/t/partitions/plproxy.pl',
 	'contrib/plproxy/move-partition' => 'test/t/partitions/move_partition.pl');
 
