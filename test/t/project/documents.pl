@@ -33,6 +33,7 @@ my %elsewhere = (
 	'scripts/demo' => 'scripts/demo and scripts/check themselves',
 	'sudo apt-get' => 'scripts/package',
 	'make' => 'scripts/package; scripts/check builds and tests',
+	'/usr/bin/python3 -m pytest' => 'scripts/check',
 	'test/bench/run' => 'takes an hour; with --quick, minutes',
 	'lease_run' => 'lease_run/t/010_documents.pl and jobs.pl',
 	'ln -sf "$(pg_config --bindir)/lease_run"' => 'lease_run/t/jobs.pl',
