@@ -1,0 +1,76 @@
+/*
+ * Replace the portable edition of lease_lock by the extension, in one
+ * transaction. Leases, owners and tokens are taken along, and so are the grants
+ * of EXECUTE on the functions. Run it as a superuser, after make install:
+ *
+ *	psql --single-transaction -c 'SET search_path = lease' -f to_extension.sql
+ *
+ * The extension comes into the same schema, so callers change nothing. Calls
+ * that wait at that moment fail once, with an error, and can be repeated. It
+ * ends with an error, and changes nothing, if an object of a user depends on
+ * the portable edition, such as a view on lease_status.
+ *
+ * The schema may belong to a role that is no superuser. So no name is looked for there.
+ */
+SELECT pg_catalog.set_config('lease_lock.portable_schema', pg_catalog.quote_ident(pg_catalog.current_schema()), true);
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+DO $$
+DECLARE
+	home text = current_setting('lease_lock.portable_schema');
+	portable regclass = to_regclass(home || '.lease_lock');
+	part record;
+	privilege record;
+BEGIN
+	IF (SELECT relkind FROM pg_class WHERE oid = portable) IS DISTINCT FROM 'r'
+		OR to_regprocedure(home || '.lease_portable_version()') IS NULL THEN
+		RAISE undefined_table USING
+			MESSAGE = format('schema %s does not have the portable edition of lease_lock', home),
+			HINT = 'SET search_path to its schema.';
+	END IF;
+
+	-- From here on, no call can change a lease. Those that are open have ended.
+	EXECUTE format('LOCK TABLE %s.lease_lock IN ACCESS EXCLUSIVE MODE', home);
+	EXECUTE format('CREATE TEMP TABLE lease_taken_along ON COMMIT DROP AS SELECT * FROM %s.lease_lock', home);
+	CREATE TEMP TABLE lease_privileges ON COMMIT DROP AS
+		SELECT p.proname, oidvectortypes(p.proargtypes) AS arguments, a.grantee, a.is_grantable
+		FROM pg_proc AS p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
+		WHERE p.pronamespace = home::regnamespace AND p.proname ^@ 'lease_' AND a.privilege_type = 'EXECUTE' AND a.grantee <> p.proowner;
+
+	IF EXISTS (SELECT FROM pg_extension WHERE extname = 'lease_lock_portable') THEN
+		DROP EXTENSION lease_lock_portable;		-- by pg_tle
+	ELSE
+		EXECUTE format('DROP VIEW %s.lease_status', home);
+		FOR part IN
+			SELECT oid::regprocedure AS name FROM pg_proc
+			WHERE pronamespace = home::regnamespace AND (proname ^@ 'lease_' OR proname ^@ '_lease_')
+		LOOP
+			EXECUTE format('DROP ROUTINE %s', part.name);
+		END LOOP;
+		EXECUTE format('DROP TYPE %1$s._lease_request, %1$s._lease_outcome', home);
+		EXECUTE format('DROP TABLE %s.lease_lock', home);
+	END IF;
+
+	EXECUTE format('CREATE EXTENSION lease_lock SCHEMA %s', home);
+
+	-- The extension dates leases by a clock of its own, which can differ from the wall clock.
+	EXECUTE format($insert$
+		INSERT INTO %1$s.lease_lock (resource, slot, owner, expires_at, token, granted_at, xid, role, mode, holds, hold_until, payload)
+		SELECT resource, slot, owner, expires_at - d, token, granted_at - d, xid, role, mode, holds, hold_until - d, payload
+		FROM pg_temp.lease_taken_along, %1$s.lease_clock_difference() AS d
+		WHERE owner IS NOT NULL OR expires_at > clock_timestamp() OR slot = 0
+	$insert$, home);
+
+	FOR part IN
+		SELECT p.oid::regprocedure AS name, p.prokind, p.proname, oidvectortypes(p.proargtypes) AS arguments, p.proowner
+		FROM pg_proc AS p WHERE p.pronamespace = home::regnamespace AND p.proname ^@ 'lease_'
+			AND EXISTS (SELECT FROM lease_privileges AS g WHERE g.proname = p.proname)
+	LOOP
+		EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', part.name);
+		FOR privilege IN SELECT * FROM lease_privileges AS g WHERE g.proname = part.proname AND g.arguments = part.arguments LOOP
+			EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %s%s', part.name,
+				CASE WHEN privilege.grantee = 0 THEN 'PUBLIC' ELSE privilege.grantee::regrole::text END,
+				CASE WHEN privilege.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END);
+		END LOOP;
+	END LOOP;
+END $$;
