@@ -198,6 +198,7 @@ INSERT INTO route (name, argument, how) VALUES
 	('lease_downgrade', 'resource', 'hash'),
 	('lease_set_payload', 'resource', 'hash'),
 	('lease_break', 'resource', 'hash'),
+	('lease_contended', 'resource', 'hash'),
 	('lease_acquire_all', 'resources', 'one'),
 	('lease_renew_several', 'resources', 'one'),
 	('lease_acquire_any', 'resources', 'any'),

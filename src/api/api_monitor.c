@@ -30,6 +30,7 @@ PG_FUNCTION_INFO_V1(lease_stats);
 PG_FUNCTION_INFO_V1(lease_stats_reset);
 PG_FUNCTION_INFO_V1(lease_printable);
 PG_FUNCTION_INFO_V1(lease_waiters);
+PG_FUNCTION_INFO_V1(lease_contended);
 
 Datum
 usecs_to_interval(int64 usecs)
@@ -159,86 +160,41 @@ lease_new_era(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* A waiter in a list that is in the order of turns. */
-typedef struct ListedWaiter
+static ArrayType *
+array_from_pids(const List *pids)
 {
-	const Waiter *waiter;
-	int			position;		/* among the waiters for the same resource alone */
-	List	   *obstacles;		/* of SlotBlocker */
-} ListedWaiter;
-
-/* Append a waiter to the list. Waiters for the same resource in the same mode have the same obstacles. */
-static List *
-list_waiter(List *listed, LeaseStore *store, const Waiter *waiter)
-{
-	ListedWaiter *new = palloc0(sizeof(ListedWaiter));
-	const ListedWaiter *before = NULL;
+	Datum	   *elements = palloc(Max(list_length(pids), 1) * sizeof(Datum));
 	ListCell   *cell;
 
-	new->waiter = waiter;
-	if (waiter->info.nresources > 1)
-		return lappend(listed, new);	/* it is in several lines */
-
-	foreach(cell, listed)
-	{
-		const ListedWaiter *other = lfirst(cell);
-
-		if (other->waiter->info.nresources == 1 && other->waiter->entry[0].line.number == waiter->entry[0].line.number)
-			before = other;
-	}
-	new->position = before != NULL ? before->position + 1 : 1;
-	if (before != NULL && before->waiter->info.mode == waiter->info.mode)
-		new->obstacles = before->obstacles;
-	else
-		new->obstacles = find_obstacles(store, waiter, 0);
-	return lappend(listed, new);
-}
-
-/* What blocks a waiter: the first lease and the first transaction among its obstacles. */
-static SlotBlocker
-first_of_each(List *obstacles)
-{
-	SlotBlocker first = {0};
-	ListCell   *cell;
-
-	foreach(cell, obstacles)
-	{
-		const SlotBlocker *obstacle = lfirst(cell);
-
-		if (first.lease == NULL)
-			first.lease = obstacle->lease;
-		if (!TransactionIdIsValid(first.transaction))
-			first.transaction = obstacle->transaction;
-	}
-	return first;
+	foreach(cell, pids)
+		elements[foreach_current_index(cell)] = Int32GetDatum(lfirst_int(cell));
+	return construct_array(elements, list_length(pids), INT4OID, sizeof(int32), true, TYPALIGN_INT);
 }
 
 static void
-put_waiter(ReturnSetInfo *result, const ListedWaiter *listed)
+put_waiter(ReturnSetInfo *result, const ShownWaiter *waiter)
 {
-	const WaiterInfo *waiter = &listed->waiter->info;
-	SlotBlocker first = first_of_each(listed->obstacles);
-	bool		several = waiter->nresources > 1;
-	Datum		values[11];
-	bool		isnull[11] = {false};
+	Datum		values[12];
+	bool		isnull[12] = {false};
 
-	values[0] = PointerGetDatum(cstring_to_text_with_len(waiter->names, several ? 0 : waiter->name_length[0]));
-	isnull[0] = several;
-	values[1] = PointerGetDatum(cstring_to_text_with_len(waiter->owner, waiter->owner_length));
+	values[0] = PointerGetDatum(waiter->resource);
+	isnull[0] = waiter->resource == NULL;
+	values[1] = PointerGetDatum(waiter->owner);
 	isnull[1] = !may_see_owner(waiter->role);
 	values[2] = Int32GetDatum(waiter->pid);
 	values[3] = ObjectIdGetDatum(waiter->role);
 	values[4] = TimestampTzGetDatum(clock_wall_time(waiter->since));
-	values[5] = Int32GetDatum(listed->position);
-	isnull[5] = several;
+	values[5] = Int32GetDatum(waiter->position);
+	isnull[5] = waiter->resource == NULL;
 	values[6] = TimestampTzGetDatum(clock_wall_time(waiter->deadline));
-	values[7] = first.lease == NULL ? (Datum) 0 : PointerGetDatum(first.lease->owner);
-	isnull[7] = first.lease == NULL || !may_see_owner(first.lease->role);
-	values[8] = TransactionIdGetDatum(first.transaction);
-	isnull[8] = !TransactionIdIsValid(first.transaction);
+	values[7] = waiter->lease == NULL ? (Datum) 0 : PointerGetDatum(waiter->lease->owner);
+	isnull[7] = waiter->lease == NULL || !may_see_owner(waiter->lease->role);
+	values[8] = TransactionIdGetDatum(waiter->transaction);
+	isnull[8] = !TransactionIdIsValid(waiter->transaction);
 	values[9] = CStringGetTextDatum(mode_name(waiter->mode));
 	values[10] = Int32GetDatum(waiter->permits);
 	isnull[10] = waiter->mode != MODE_PERMIT;
+	values[11] = PointerGetDatum(array_from_pids(waiter->pids));
 	tuplestore_putvalues(result->setResult, result->setDesc, values, isnull);
 }
 
@@ -251,15 +207,26 @@ Datum
 lease_waiters(PG_FUNCTION_ARGS)
 {
 	LeaseStore *store = store_open(AccessShareLock);
-	List	   *listed = NIL;
 	ListCell   *cell;
 
 	InitMaterializedSRF(fcinfo, 0);
-	foreach(cell, waiters_list())
-	{
-		listed = list_waiter(listed, store, lfirst(cell));
-		put_waiter((ReturnSetInfo *) fcinfo->resultinfo, llast(listed));
-	}
+	foreach(cell, wait_show(store))
+		put_waiter((ReturnSetInfo *) fcinfo->resultinfo, lfirst(cell));
 	store_close(store);
 	PG_RETURN_NULL();
+}
+
+/*
+ * lease_contended(resource text) returns boolean
+ *
+ * NULL without a queue.
+ */
+Datum
+lease_contended(PG_FUNCTION_ARGS)
+{
+	text	   *resource = name_arg(fcinfo, 0, "resource");
+
+	if (!attach_shared_area())
+		PG_RETURN_NULL();
+	PG_RETURN_BOOL(wait_is_contended(resource));
 }

@@ -54,6 +54,9 @@ extern void store_look_committed(LeaseStore *store, const text *resource, LeaseR
 extern bool store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row);
 extern void store_wait_for(TransactionId transaction);
 
+/* row_transactions.c */
+extern List *store_row_transactions(const LeaseRow *row);
+
 /* scan.c: rows of many resources */
 typedef struct StoreScan StoreScan;
 typedef bool (*StoreFilter) (const Lease *lease, const void *arg);	/* NULL: all leases */

@@ -18,13 +18,11 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/acl.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 
 #include "monitor/monitor.h"
@@ -325,7 +323,7 @@ add_line(Search *search, WaitNode *node, Place *place)
 	while (same->spare != place->spare)
 		same++;
 	if (!same->looked)
-		same->blockers = find_obstacles(search->store, waiter, place->line);
+		same->blockers = find_obstacles(look_at_line(search->store, &waiter->info, place->line), &waiter->info);
 	same->looked = true;
 	foreach(cell, same->blockers)
 		own |= is_own(waiter, lfirst(cell));
@@ -341,23 +339,16 @@ add_line(Search *search, WaitNode *node, Place *place)
 		add_waiters_before(search, node, place);
 }
 
-/* Wait for the processes that block this one by locks of the server. Asking the server is expensive. */
+/* Wait for the processes that block this one by locks of the server. */
 static void
 add_server_blockers(Search *search, WaitNode *node)
 {
 	PGPROC	   *proc = node->waiter != NULL ? GetPGProcByNumber(node->waiter->entry[0].waiter) : BackendPidGetProc(node->pid);
-	Datum	   *pids;
-	int			npids;
-	uint64		since;
+	uint64		since = proc != NULL ? pg_atomic_read_u64(&proc->waitStart) : 0;
+	ListCell   *cell;
 
-	/* Ask only if the process, or its lock group, may wait for a lock. The PGPROC is read without a lock. */
-	if (proc == NULL || proc == MyProc || (proc->waitLock == NULL && proc->lockGroupLeader == NULL))
-		return;
-	since = pg_atomic_read_u64(&proc->waitStart);
-	deconstruct_array(DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(node->pid))),
-					  INT4OID, sizeof(int32), true, TYPALIGN_INT, &pids, NULL, &npids);
-	for (int i = 0; i < npids; i++)
-		add_process(search, node, DatumGetInt32(pids[i]), since);
+	foreach(cell, proc != NULL ? server_blocking_pids(proc) : NIL)
+		add_process(search, node, lfirst_int(cell), since);
 }
 
 /* A waiter goes on when it gets the lease of any of its lines, or of one more resource, whose name is not known. */

@@ -337,6 +337,21 @@ compare_turns(const ListCell *a, const ListCell *b)
 	return x < y ? -1 : x > y;
 }
 
+/* Does anybody wait for this resource? Not counted are waiters for so many resources that they have no line for it. */
+bool
+wait_is_contended(const text *resource)
+{
+	uint64		hash = queue_hash(resource);
+	bool		contended;
+
+	if (!queue_may_have(hash))
+		return false;
+	queue_lock(hash);
+	contended = queue_find_line(hash, resource).number != 0;
+	queue_unlock(hash);
+	return contended;
+}
+
 List *
 waiters_list(void)
 {

@@ -3,6 +3,10 @@
  * queue.h
  *		The wait queue in shared memory, for the files of this folder.
  *
+ * A *waiter* is a backend that waits. It has an *entry* for each resource that
+ * it waits for, up to MAX_LINES. The entries for one resource form its *line*,
+ * in the order of arrival.
+ *
  * The lines are kept in *buckets*, by a hash of database and resource. Each
  * bucket has a list of entries, and a lock that protects the list. Whether the
  * list is empty is read without the lock.
@@ -19,7 +23,9 @@
 #ifndef LEASE_LOCK_QUEUE_H
 #define LEASE_LOCK_QUEUE_H
 
+#include "port/atomics.h"
 #include "storage/lwlock.h"
+#include "storage/proc.h"
 
 #include "wait/wait.h"
 
@@ -29,6 +35,82 @@
 /* Times of the monotonic clock. A waiter with NO_ALARM is awake: every change must wake it. */
 #define NO_ALARM		PG_INT64_MAX
 #define NEVER			PG_INT64_MAX
+
+/*
+ * Maximum number of lines for one waiter, and space for the names of their
+ * resources. It looks at further resources every second.
+ */
+#define MAX_LINES		17
+#define NAMES_SPACE		(4 * MAX_NAME_LENGTH)
+
+/*
+ * Which line. The hash finds its bucket. The first waiter of a line, which
+ * compares names, gives it a number that no other line ever has.
+ */
+typedef struct Line
+{
+	uint64		hash;			/* of database and resource */
+	uint64		number;			/* 0: there is no such line */
+} Line;
+
+/* State of a waiter in one of its lines. */
+typedef enum TurnState
+{
+	TURN_QUEUED,				/* waits for its turn */
+	TURN_CALLED,				/* has its turn, and must take it in time */
+	TURN_AWAY,					/* waits for a transaction in the lock manager */
+	TURN_ASIDE,					/* blocked by its own owner's lease: others go first */
+	TURN_SKIPPED				/* did not look when called; until it looks */
+} TurnState;
+
+/* Its neighbours in the list of a bucket, as numbers of entries. The bucket is in the circle, too, as NOBODY. */
+typedef struct Link
+{
+	int			previous;
+	int			next;
+} Link;
+
+/* A waiter's place in a line. */
+typedef struct Entry
+{
+	Link		link;
+	int			waiter;
+	Line		line;
+	pg_atomic_uint64 turn;		/* grows along the line */
+	pg_atomic_uint32 state;		/* TurnState */
+	TransactionId awaited;		/* transaction that refused it, if known */
+	int64		called_at;		/* since when it is called */
+	int64		known_end;		/* when, as far as it knows, the lease may become free; 0: at any time */
+} Entry;
+
+/* Description of a waiter. It does not change while the waiter waits. */
+typedef struct WaiterInfo
+{
+	int			pid;
+	Oid			database;
+	Oid			role;
+	TimestampTz since;
+	TimestampTz deadline;		/* DT_NOEND: none */
+	LeaseMode	mode;
+	int			permits;
+	int			nresources;		/* if more than 1, any of them will do */
+	int			nlines;			/* for the first ones of them */
+	int			owner_length;
+	int			name_length[MAX_LINES];
+	char		owner[MAX_NAME_LENGTH];
+	char		names[NAMES_SPACE];
+} WaiterInfo;
+
+typedef struct Waiter
+{
+	pg_atomic_uint64 ticket;	/* of this wait; 0: no wait, or not described yet */
+	pg_atomic_uint64 alarm;		/* when it looks without being woken */
+	pg_atomic_uint32 news;		/* counts wake-ups */
+	pg_atomic_uint32 suspect;	/* must check for a deadlock at once */
+	bool		commits;		/* before it sleeps, which may take long */
+	Entry		entry[MAX_LINES];
+	WaiterInfo	info;
+} Waiter;
 
 typedef struct Bucket
 {
@@ -107,6 +189,26 @@ extern void check_client(void);
 
 /* lockwait.c: a wait in the lock manager with a time limit */
 extern bool lock_wait_until(int64 until, void (*work) (void *arg), void *arg);
+
+/* queue.c: the description of waiters */
+extern text *named_resource(const WaiterInfo *info, int line);
+extern List *waiters_list(void);	/* copies of all Waiters of this database, in the order of turns */
+
+/* What blocks a lease slot for a request: a committed lease, an open transaction, or both. */
+typedef struct SlotBlocker
+{
+	int			slot;
+	const Lease *lease;			/* or NULL */
+	TransactionId transaction;	/* or invalid */
+	int			pid;			/* of that transaction, or else of the session that the lease ends with; 0: none */
+} SlotBlocker;
+
+/* obstacles.c */
+extern int	transaction_pid(TransactionId xid);
+extern LeaseRows *look_at_line(LeaseStore *store, const WaiterInfo *info, int line);
+extern List *find_obstacles(const LeaseRows *rows, const WaiterInfo *info);
+extern List *find_blocking_pids(const LeaseRows *rows, const WaiterInfo *info, TransactionId awaited);
+extern List *server_blocking_pids(const PGPROC *proc);
 
 /* deadlock.c */
 extern void check_deadlock(void);

@@ -410,7 +410,7 @@ CREATE FUNCTION lease_waiters(
 		OUT resource pg_catalog.text, OUT owner pg_catalog.text, OUT pid pg_catalog.int4, OUT role pg_catalog.oid,
 		OUT waiting_since pg_catalog.timestamptz, OUT "position" pg_catalog.int4, OUT deadline pg_catalog.timestamptz,
 		OUT blocked_by_owner pg_catalog.text, OUT blocked_by_xid pg_catalog.xid, OUT mode pg_catalog.text,
-		OUT permits pg_catalog.int4)
+		OUT permits pg_catalog.int4, OUT blocked_by_pids pg_catalog.int4[])
 	RETURNS SETOF pg_catalog.record
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_waiters() IS 'what the view lease_waiters shows';
@@ -427,12 +427,19 @@ SELECT
 	w.blocked_by_owner,
 	w.blocked_by_xid,
 	w.mode,
-	w.permits
+	w.permits,
+	w.blocked_by_pids
 FROM lease_waiters() AS w;
 COMMENT ON VIEW lease_waiters IS
 	'waiting sessions, in the order of their turn, and what blocks them';
 REVOKE ALL ON lease_waiters FROM PUBLIC;
 GRANT SELECT ON lease_waiters TO PUBLIC;
+
+CREATE FUNCTION lease_contended(resource pg_catalog.text)
+	RETURNS pg_catalog.bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION lease_contended(pg_catalog.text) IS
+	'does anybody wait for a lease on this resource? NULL on a server without a queue';
 
 CREATE VIEW lease_contenders AS
 SELECT
@@ -514,36 +521,41 @@ BEGIN ATOMIC
 		SELECT w.*, pg_catalog.row_number() OVER () AS number,
 			COALESCE('owner ' OPERATOR(pg_catalog.||) w.owner, 'session ' OPERATOR(pg_catalog.||) w.pid::pg_catalog.text) AS node
 		FROM lease_waiters AS w
-	), obstacle AS MATERIALIZED (
-		SELECT w.number,
-			CASE
-				WHEN w.blocked_by_xid IS NULL AND s.resource IS NULL THEN 'nobody'
-				WHEN w.blocked_by_xid IS NULL THEN COALESCE('owner ' OPERATOR(pg_catalog.||) s.owner, 'lease ' OPERATOR(pg_catalog.||) s.resource)
-				ELSE COALESCE(b.node, 'transaction ' OPERATOR(pg_catalog.||) w.blocked_by_xid::pg_catalog.text)
-			END AS node,
-			CASE WHEN w.blocked_by_xid IS NULL THEN s.owner ELSE b.owner END AS owner,
-			CASE WHEN w.blocked_by_xid IS NULL THEN s.role ELSE b.role END AS role,
-			w.blocked_by_xid AS xid
+	), found AS MATERIALIZED (
+		SELECT w.number, COALESCE('owner ' OPERATOR(pg_catalog.||) s.owner, 'lease ' OPERATOR(pg_catalog.||) s.resource) AS node,
+			s.owner, s.role, NULL::pg_catalog.text AS process
 		FROM waiter AS w
-			LEFT JOIN LATERAL (
+			CROSS JOIN LATERAL (
 				SELECT l.resource, l.owner, l.role FROM lease_status AS l
 				WHERE l.resource OPERATOR(pg_catalog.=) w.resource AND l.state OPERATOR(pg_catalog.=) 'held'
 				ORDER BY l.slot LIMIT 1
-			) AS s ON true
-			LEFT JOIN LATERAL (
-				SELECT o.node, o.owner, o.role FROM pg_catalog.pg_locks AS l JOIN waiter AS o ON o.pid OPERATOR(pg_catalog.=) l.pid
-				WHERE l.locktype OPERATOR(pg_catalog.=) 'transactionid' AND l.transactionid OPERATOR(pg_catalog.=) w.blocked_by_xid
-					AND l.mode OPERATOR(pg_catalog.=) 'ExclusiveLock' AND l.granted
-				LIMIT 1
-			) AS b ON true
+			) AS s
+		WHERE w.blocked_by_xid IS NULL
+		UNION ALL
+		SELECT w.number, COALESCE(b.node, p.process), b.owner, b.role, p.process
+		FROM waiter AS w
+			CROSS JOIN LATERAL (
+				SELECT u.pid, CASE
+					WHEN u.pid OPERATOR(pg_catalog.=) 0 THEN pg_catalog.concat_ws(' ', 'prepared transaction', w.blocked_by_xid)
+					ELSE 'process ' OPERATOR(pg_catalog.||) u.pid::pg_catalog.text
+				END AS process
+				FROM (SELECT pg_catalog.unnest(w.blocked_by_pids) AS pid) AS u
+			) AS p
+			LEFT JOIN waiter AS b ON b.pid OPERATOR(pg_catalog.=) p.pid
+	), obstacle AS MATERIALIZED (
+		SELECT f.* FROM found AS f
+		UNION ALL
+		SELECT w.number, 'nobody', NULL, NULL, NULL
+		FROM waiter AS w
+		WHERE NOT EXISTS (SELECT FROM found AS f WHERE f.number OPERATOR(pg_catalog.=) w.number)
 	), node AS MATERIALIZED (
-		SELECT n.node, n.owner, n.role, n.xid, pg_catalog.row_number() OVER (ORDER BY n.number, n.side) AS number
+		SELECT n.node, n.owner, n.role, n.process, pg_catalog.row_number() OVER (ORDER BY n.number, n.side) AS number
 		FROM (
 			SELECT DISTINCT ON (e.node) e.*
 			FROM (
-				SELECT w.node, w.owner, w.role, NULL::pg_catalog.xid AS xid, w.number, 1 AS side FROM waiter AS w
+				SELECT w.node, w.owner, w.role, NULL::pg_catalog.text AS process, w.number, 1 AS side FROM waiter AS w
 				UNION ALL
-				SELECT o.node, o.owner, o.role, o.xid, o.number, 2 FROM obstacle AS o
+				SELECT o.node, o.owner, o.role, o.process, o.number, 2 FROM obstacle AS o
 			) AS e
 			ORDER BY e.node, e.number, e.side
 		) AS n
@@ -559,7 +571,7 @@ BEGIN ATOMIC
 		SELECT 1 AS part, n.number, 'n' OPERATOR(pg_catalog.||) n.number::pg_catalog.text OPERATOR(pg_catalog.||) ' [label="' OPERATOR(pg_catalog.||)
 			CASE
 				WHEN n.node OPERATOR(pg_catalog.=) 'nobody' THEN 'nobody", shape=plaintext];'
-				WHEN n.role IS NULL THEN 'transaction ' OPERATOR(pg_catalog.||) n.xid::pg_catalog.text OPERATOR(pg_catalog.||) '", shape=ellipse];'
+				WHEN n.role IS NULL THEN n.process OPERATOR(pg_catalog.||) '", shape=ellipse];'
 				ELSE COALESCE(o.label, '(hidden)') OPERATOR(pg_catalog.||) '\nrole ' OPERATOR(pg_catalog.||) r.label OPERATOR(pg_catalog.||) '"];'
 			END AS text
 		FROM node AS n
@@ -570,7 +582,7 @@ BEGIN ATOMIC
 			t.number::pg_catalog.text OPERATOR(pg_catalog.||) ' [label="' OPERATOR(pg_catalog.||) COALESCE(l.label, '(several)')
 			OPERATOR(pg_catalog.||) '\nprocess ' OPERATOR(pg_catalog.||) w.pid::pg_catalog.text
 			OPERATOR(pg_catalog.||) COALESCE(', position ' OPERATOR(pg_catalog.||) w."position"::pg_catalog.text, '')
-			OPERATOR(pg_catalog.||) '"' OPERATOR(pg_catalog.||) CASE WHEN w.blocked_by_xid IS NULL THEN '' ELSE ', style=dashed' END
+			OPERATOR(pg_catalog.||) '"' OPERATOR(pg_catalog.||) CASE WHEN o.process IS NULL THEN '' ELSE ', style=dashed' END
 			OPERATOR(pg_catalog.||) '];'
 		FROM waiter AS w
 			JOIN obstacle AS o ON o.number OPERATOR(pg_catalog.=) w.number
@@ -581,7 +593,7 @@ BEGIN ATOMIC
 	SELECT 'digraph lease_waits {' OPERATOR(pg_catalog.||) pg_catalog.chr(10) OPERATOR(pg_catalog.||) pg_catalog.chr(9)
 		OPERATOR(pg_catalog.||) 'node [shape=box];' OPERATOR(pg_catalog.||) pg_catalog.chr(10)
 		OPERATOR(pg_catalog.||) COALESCE(pg_catalog.string_agg(pg_catalog.chr(9) OPERATOR(pg_catalog.||) l.text
-			OPERATOR(pg_catalog.||) pg_catalog.chr(10), '' ORDER BY l.part, l.number), '')
+			OPERATOR(pg_catalog.||) pg_catalog.chr(10), '' ORDER BY l.part, l.number, l.text), '')
 		OPERATOR(pg_catalog.||) '}'
 	FROM line AS l;
 END;

@@ -212,6 +212,9 @@ RESET default_transaction_read_only;
 -- nobody waits any more
 TABLE lease_waiters;
 SELECT * FROM lease_waiters();
+SELECT lease_contended('roof') IS NOT TRUE AS nobody;
+SELECT lease_contended(NULL);
+SELECT lease_contended(repeat('x', 1025));
 
 -- every role may wait, and may see the waiters
 CREATE ROLE regress_lease_ann;
@@ -219,6 +222,7 @@ SET ROLE regress_lease_ann;
 SELECT lease_acquire('barn', '1 hour', 'ann', '1 hour'), lease_acquire('barn', '1 hour', 'ann', '50 ms');
 CALL lease_wait('door', '1 hour', 'ann', '50 ms');
 SELECT count(*) FROM lease_waiters;
+SELECT lease_contended('barn') IS NOT TRUE AS nobody;
 RESET ROLE;
 SELECT lease_release('barn', 'ann');
 DROP ROLE regress_lease_ann;

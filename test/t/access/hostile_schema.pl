@@ -182,13 +182,14 @@ my %call = (
 	lease_waiters => q{SELECT * FROM evil.lease_waiters; SELECT * FROM evil.lease_waiters()},
 	lease_stats => q{SELECT * FROM evil.lease_stats; SELECT * FROM evil.lease_stats()},
 	lease_clock_difference => q{SELECT evil.lease_clock_difference()},
+	lease_contended => q{SELECT evil.lease_contended('r')},
 	lease_wait_graph => q{SELECT evil.lease_wait_graph()},
 	lease_printable => q{SELECT evil.lease_printable('r')},
 	lease_release => q{SELECT evil.lease_release('r', 'o'), evil.lease_release('s', 'o', '1')},
 	lease_release_all => q{SELECT evil.lease_release_all('o')});
 my @order = qw(lease_acquire lease_acquire_shared lease_acquire_permit lease_acquire_all lease_acquire_any lease_request lease_wait
   lease_renew lease_renew_all lease_set_payload lease_downgrade lease_session_ended lease_renew_several lease_token lease_assert lease_assert_token lease_transfer lease_protect lease_guard lease_unprotect lease_version
-  lease_status lease_waiters lease_stats lease_clock_difference lease_wait_graph lease_printable lease_release lease_release_all);
+  lease_status lease_waiters lease_stats lease_clock_difference lease_contended lease_wait_graph lease_printable lease_release lease_release_all);
 my %not_for_all = (
 	lease_new_era => q{SELECT evil.lease_new_era()},
 	lease_watch => q{SELECT evil.lease_watch('w', 'c'); SELECT * FROM evil.lease_watches; SELECT evil.lease_acquire('watched', '1 hour', 'o'), evil.lease_release('watched', 'o')},

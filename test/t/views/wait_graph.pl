@@ -126,11 +126,11 @@ send_to_wait($node, $sessions[1], q{SELECT lease_acquire('b', '1 hour', 'a', '10
 send_to_wait($node, $sessions[4], q{SELECT lease_acquire('a', '1 hour', 'b', '10 min')}, in_lock_manager());
 send_to_wait($node, $sessions[5], q{SELECT lease_acquire('prepared', '1 hour', 'w2', '10 min')}, in_lock_manager());
 $graph = graph();
-my $idle = look($node, 'SELECT blocked_by_xid FROM lease_waiters WHERE resource = \'idle\'');
+my $idle = $sessions[0]->query_safe('SELECT pg_backend_pid()');
 my $prepared = look($node, 'SELECT transaction FROM pg_prepared_xacts');
-is(edges($graph), join("\n", "w -> transaction $idle (idle, 1, open)", 'a -> b (b, 1)', 'b -> a (a, 1, open)', "w2 -> transaction $prepared (prepared, 1, open)"),
+is(edges($graph), join("\n", "w -> process $idle (idle, 1, open)", 'a -> b (b, 1)', 'b -> a (a, 1, open)', "w2 -> prepared transaction $prepared (prepared, 1, open)"),
 	'transactions that are open');
-draws('transactions', $graph, "transaction $idle", "transaction $prepared");
+draws('transactions', $graph, "process $idle", "prepared transaction $prepared");
 look($node, q{SELECT count(pg_cancel_backend(pid)) FROM lease_waiters});
 like(answer($_), qr/57014/, 'cancelled') foreach @sessions[ 1, 3, 4, 5 ];
 $_->query_safe('ROLLBACK') foreach @sessions[ 0, 1 ];
