@@ -138,12 +138,13 @@ export class Link {
     if (found.extension === null && schema === undefined) {
       throw new LeaseError('the extension lease_lock is not in this database, and no schema is named', null, 'not installed')
     }
-    if (found.extension !== null && schema !== undefined && found.extension !== schema) {
-      throw new LeaseError(`the schema "${schema}" is named, but the extension lease_lock is in "${found.extension}"`, null, 'two schemas')
+    if (found.extension !== null && schema !== undefined) {
+      throw new LeaseError(`the schema "${schema}" is named, but the extension lease_lock is there, in "${found.extension}"`, null, 'two schemas')
     }
     this.direct = this.client.processID !== undefined && String(this.client.processID) === found.pid
     this.place = {
       schema: pg.escapeIdentifier(found.extension ?? schema),
+      extension: found.extension !== null,
       version: Number(found.version),
       linux: found.linux !== '0',
       contended: found.contended !== null,

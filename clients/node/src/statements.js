@@ -31,12 +31,13 @@ export function placeStatement(schema) {
   const named = schema === undefined ? 'NULL' : escapeLiteral(schema)
   return `SELECT pg_catalog.current_setting('server_version_num') AS version, pg_catalog.pg_backend_pid() AS pid,
       pg_catalog.strpos(pg_catalog.version(), 'linux') AS linux, e.nspname AS extension,
-      pg_catalog.to_regprocedure(pg_catalog.format('%I.lease_contended(pg_catalog.text)', coalesce(e.nspname, ${named}))) AS contended
+      pg_catalog.to_regprocedure(pg_catalog.textcat(pg_catalog.quote_ident(coalesce(e.nspname, ${named})),
+        '.lease_contended(pg_catalog.text)')) AS contended
     FROM (VALUES (1)) AS one LEFT JOIN (SELECT n.nspname FROM pg_catalog.pg_extension AS x, pg_catalog.pg_namespace AS n
       WHERE x.extname OPERATOR(pg_catalog.=) 'lease_lock' AND n.oid OPERATOR(pg_catalog.=) x.extnamespace) AS e ON true`
 }
 
-// Times of a request are milliseconds.
+// Times of a request are milliseconds. With all arguments of the extension's function no other one is meant.
 export function requestStatement(place, request, wait, ifOwn, timeout) {
   const argument = (time) => (time === null || time === undefined || time === Infinity ? null : time / 1000)
   const { resource, ttl, owner, mode, permits, minHold, payload } = request
@@ -46,7 +47,7 @@ export function requestStatement(place, request, wait, ifOwn, timeout) {
     FROM ${json(list)} AS r(resource ${TEXT}, ttl pg_catalog.float8, owner ${TEXT}, wait pg_catalog.float8, mode ${TEXT},
         permits pg_catalog.int4, "ifOwn" ${TEXT}, "minHold" pg_catalog.float8, payload pg_catalog.jsonb),
       ${place.schema}.lease_request(r.resource, ${seconds('r.ttl')}, r.owner, wait => ${seconds('r.wait')}, mode => r.mode,
-        permits => r.permits, if_own => r."ifOwn", min_hold => ${seconds('r."minHold"')}, payload => r.payload)`
+        permits => r.permits, if_own => r."ifOwn", min_hold => ${seconds('r."minHold"')}, payload => r.payload${place.extension ? ', session => false' : ''})`
 }
 
 // A lease of a fixed life is only looked at: its answer is the token.
