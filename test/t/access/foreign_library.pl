@@ -90,6 +90,7 @@ SELECT count(*) FROM lease_waiters
 SELECT count(*) FROM lease_contenders
 SELECT count(*) FROM lease_waiters()
 SELECT count(*) FROM lease_stats
+SELECT lease_contended('r')
 SELECT lease_stats()
 SELECT lease_stats_reset()
 SELECT lease_printable(E'a\nb')
