@@ -3,33 +3,46 @@
 -- same function in Python and JavaScript. Included by router.sql and partition.sql.
 
 CREATE SCHEMA IF NOT EXISTS lease_router;
-GRANT USAGE ON SCHEMA lease_router TO PUBLIC;
 
--- CREATE OR REPLACE keeps the owner. So a schema or function that another role made before would stay that role's. The scripts
--- call this at their end.
-CREATE OR REPLACE FUNCTION pg_temp.check_owners(schemas pg_catalog.text[]) RETURNS pg_catalog.void LANGUAGE plpgsql AS $$
+-- IF NOT EXISTS and CREATE OR REPLACE keep what another role made before, and its owner. So nothing of a schema is used before
+-- this has found that all belongs to superusers: the scripts' own schemas, and what is named lease_* in the given ones.
+CREATE OR REPLACE FUNCTION pg_temp.check_owners(schemas pg_catalog.name[]) RETURNS pg_catalog.void LANGUAGE plpgsql AS $$
 DECLARE
 	foreign_objects CONSTANT text = (
-		SELECT string_agg(o.name || ' of role ' || quote_ident(r.rolname), ', ')
-		FROM (
-			SELECT 'schema ' || quote_ident(n.nspname) AS name, n.nspowner AS owner FROM pg_namespace AS n WHERE n.nspname IN ('lease_router', 'plproxy')
+		WITH space AS (
+			SELECT *, nspname IN ('lease_router', 'plproxy') AS is_ours FROM pg_namespace
+		), object AS (
+			SELECT 'schema ' || quote_ident(nspname) AS name, nspowner AS owner FROM space WHERE is_ours
 			UNION ALL
-			SELECT p.oid::regprocedure::text, p.proowner FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
-			WHERE n.nspname IN ('lease_router', 'plproxy') OR quote_ident(n.nspname) = ANY (schemas) AND p.proname ~ '^lease_'
+			SELECT 'privilege CREATE on schema ' || quote_ident(nspname), a.grantee
+			FROM space CROSS JOIN aclexplode(nspacl) AS a WHERE is_ours AND a.privilege_type = 'CREATE'
 			UNION ALL
-			SELECT c.oid::regclass::text, c.relowner FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-			WHERE n.nspname = 'lease_router' OR quote_ident(n.nspname) = ANY (schemas) AND c.relname ~ '^lease_'
-		) AS o JOIN pg_roles AS r ON r.oid = o.owner
-		WHERE NOT r.rolsuper
+			SELECT CAST(CAST(p.oid AS regprocedure) AS text), p.proowner FROM pg_proc AS p JOIN space AS n ON n.oid = p.pronamespace
+			WHERE is_ours OR n.nspname = ANY (schemas) AND p.proname ~ '^lease_'
+			UNION ALL
+			SELECT CAST(CAST(c.oid AS regclass) AS text), c.relowner FROM pg_class AS c JOIN space AS n ON n.oid = c.relnamespace
+			WHERE is_ours OR n.nspname = ANY (schemas) AND c.relname ~ '^lease_'
+			UNION ALL
+			SELECT CAST(CAST(t.oid AS regtype) AS text), t.typowner FROM pg_type AS t JOIN space AS n ON n.oid = t.typnamespace WHERE is_ours
+			UNION ALL
+			SELECT CAST(CAST(o.oid AS regoperator) AS text), o.oprowner FROM pg_operator AS o JOIN space AS n ON n.oid = o.oprnamespace WHERE is_ours
+		)
+		SELECT string_agg(o.name || ' of ' || COALESCE('role ' || quote_ident(r.rolname), 'PUBLIC'), ', ')
+		FROM object AS o LEFT JOIN pg_roles AS r ON r.oid = o.owner
+		WHERE r.rolsuper IS NOT TRUE
 	);
 BEGIN
 	IF foreign_objects IS NOT NULL THEN
 		RAISE insufficient_privilege USING
 			MESSAGE = 'objects of these scripts belong to a role that is no superuser',
 			DETAIL = foreign_objects,
-			HINT = 'That role could change what others run. Drop them, and run the script again.';
+			HINT = 'That role could change what others run. Drop or revoke them, and run the script again.';
 	END IF;
 END $$;
+
+SELECT FROM (SELECT pg_temp.check_owners('{}')) AS _ \g /dev/null
+
+GRANT USAGE ON SCHEMA lease_router TO PUBLIC;
 
 CREATE OR REPLACE FUNCTION lease_router.logical_partition(resource pg_catalog.text)
 	RETURNS pg_catalog.int4 LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -59,6 +59,4 @@ SELECT format('GRANT lease_router_user TO %I', name)
 FROM regexp_split_to_table(btrim(current_setting('lease_router.roles')), '\s+') AS name
 WHERE name <> '' \gexec
 
-SELECT FROM (SELECT pg_temp.check_owners('{}')) AS _ \g /dev/null
-
 COMMIT;

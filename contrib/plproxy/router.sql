@@ -29,9 +29,9 @@ BEGIN
 			MESSAGE = format('%s partitions are given: it has to be a power of two, at most 256', number),
 			HINT = 'Separate connection strings with semicolons: -v partitions=''host=a dbname=p0;host=b dbname=p1''.';
 	END IF;
-	IF EXISTS (SELECT FROM given WHERE connection ~* '(user|password|service)\s*=') THEN
+	IF EXISTS (SELECT FROM given WHERE connection ~* '(user|password|service|options)\s*=|^\w+://') THEN
 		RAISE invalid_parameter_value USING
-			MESSAGE = 'a connection string must not contain a user, password or service',
+			MESSAGE = 'a connection string must not contain a user, password, service or options, nor be a URI',
 			DETAIL = 'Every role that calls the router would be that user in the partition, and can read the password.',
 			HINT = 'The role that calls is the one that connects. "Roles" in docs/scaling.md says how it authenticates.';
 	END IF;
@@ -48,9 +48,10 @@ BEGIN
 	END IF;
 END $$;
 
-CREATE EXTENSION IF NOT EXISTS plproxy SCHEMA public;
-
+CREATE SCHEMA IF NOT EXISTS plproxy;
 \ir logical_partition.sql
+
+CREATE EXTENSION IF NOT EXISTS plproxy SCHEMA public;
 
 CREATE TABLE IF NOT EXISTS lease_router.partitions (
 	partition integer PRIMARY KEY,
@@ -62,13 +63,13 @@ COMMENT ON COLUMN lease_router.partitions.changes IS 'how often the connection s
 GRANT SELECT ON lease_router.partitions TO PUBLIC;
 
 -- PL/Proxy asks these functions for its cluster, and connects as the role that calls. A foreign server would not do: a role
--- that may use it can create a user mapping, and with it choose its role in the partition.
-CREATE SCHEMA IF NOT EXISTS plproxy;
+-- that may use it can create a user mapping, and with it choose its role in the partition. It runs nothing there that the owner of
+-- that database has put before pg_catalog.
 GRANT USAGE ON SCHEMA plproxy TO PUBLIC;
 CREATE OR REPLACE FUNCTION plproxy.get_cluster_version(cluster_name text) RETURNS integer LANGUAGE sql STABLE
 	RETURN (SELECT CAST(sum(changes) AS integer) FROM lease_router.partitions WHERE cluster_name = 'lease_lock');
 CREATE OR REPLACE FUNCTION plproxy.get_cluster_partitions(cluster_name text) RETURNS SETOF text LANGUAGE sql STABLE
-	BEGIN ATOMIC SELECT connection FROM lease_router.partitions WHERE cluster_name = 'lease_lock' ORDER BY partition; END;
+	BEGIN ATOMIC SELECT connection || ' options=''-c search_path=pg_catalog,pg_temp''' FROM lease_router.partitions WHERE cluster_name = 'lease_lock' ORDER BY partition; END;
 CREATE OR REPLACE FUNCTION plproxy.get_cluster_config(cluster_name text, OUT key text, OUT val text) RETURNS SETOF record LANGUAGE sql STABLE
 	BEGIN ATOMIC SELECT 'default_user', 'current_user'; END;
 
@@ -97,13 +98,15 @@ BEGIN
 	EXECUTE format('ALTER DATABASE %I SET client_min_messages = warning', current_database());
 END $$;
 
--- What each partition says that it is. It has to fit its place in the list.
+-- What each partition says that it is. It has to fit its place in the list. These queries run as a superuser in a database
+-- of others: every name in them is qualified, and what they return is only ever quoted.
 CREATE OR REPLACE FUNCTION lease_router.facts(number integer, OUT mark text, OUT version text, OUT schema text)
 	RETURNS SETOF record LANGUAGE plproxy AS $$
 	CLUSTER 'lease_lock';
 	RUN ON number;
-	SELECT current_setting('lease_router.partition', true) AS mark, e.extversion::text AS version, e.extnamespace::regnamespace::text AS schema
-		FROM pg_extension AS e WHERE e.extname = 'lease_lock';
+	SELECT pg_catalog.current_setting('lease_router.partition', true) AS mark, e.extversion AS version, n.nspname AS schema
+		FROM pg_catalog.pg_extension AS e JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) e.extnamespace
+		WHERE e.extname OPERATOR(pg_catalog.=) 'lease_lock';
 $$;
 REVOKE ALL ON FUNCTION lease_router.facts(integer) FROM PUBLIC;
 
@@ -112,7 +115,8 @@ CREATE OR REPLACE FUNCTION lease_router.server(number integer, OUT start text)
 	RETURNS SETOF text LANGUAGE plproxy AS $$
 	CLUSTER 'lease_lock';
 	RUN ON number;
-	SELECT system_identifier || ' ' || extract(epoch FROM pg_postmaster_start_time()) AS start FROM pg_control_system();
+	SELECT pg_catalog.concat(c.system_identifier, ' ', extract(epoch FROM pg_catalog.pg_postmaster_start_time())) AS start
+		FROM pg_catalog.pg_control_system() AS c;
 $$;
 REVOKE ALL ON FUNCTION lease_router.server(integer) FROM PUBLIC;
 
@@ -142,11 +146,17 @@ BEGIN
 					g.partition, says.version, says.schema, first.version, first.schema);
 		END IF;
 	END LOOP;
+	IF first.schema ~ '^(pg_|information_schema$|lease_router$|plproxy$)' THEN
+		RAISE object_not_in_prerequisite_state USING
+			MESSAGE = format('the partitions say that they have lease_lock in schema %s', first.schema);
+	END IF;
+	EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I', first.schema);
+	PERFORM set_config('lease_router.schema', first.schema, true), pg_temp.check_owners(ARRAY[CAST(first.schema AS name)]);
 END $$;
 
 -- Where a call goes. NULLs go anywhere: the partition has the right error for them.
 CREATE OR REPLACE FUNCTION lease_router.one_session(resource text, session boolean)
-	RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+	RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
 	IF session THEN
 		RAISE feature_not_supported USING
@@ -158,7 +168,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION lease_router.one_partition(resources text[])
-	RETURNS integer LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $$
+	RETURNS integer LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	places integer[] = ARRAY(SELECT DISTINCT lease_router.logical_partition(r) % lease_router.partition_count()
 		FROM unnest(resources) AS r WHERE r IS NOT NULL);
@@ -228,59 +238,105 @@ INSERT INTO route VALUES
 	('lease_unwatch', 'prefix', 'refused', 'Notifications of a partition do not arrive here.', 'Call it in each partition.');
 
 -- The functions and views themselves are read from partition 0.
-CREATE OR REPLACE FUNCTION lease_router.functions(OUT schema text, OUT name text, OUT kind text, OUT arguments text, OUT argument text,
-		OUT given text, OUT identity text, OUT result text, OUT has_session boolean, OUT has_wait boolean, OUT description text)
+CREATE OR REPLACE FUNCTION lease_router.functions(OUT name text, OUT is_procedure boolean, OUT names text[], OUT modes text[],
+		OUT types text[], OUT defaults text[], OUT result text, OUT description text)
 	RETURNS SETOF record LANGUAGE plproxy AS $$
 	CLUSTER 'lease_lock';
 	RUN ON 0;
-	SELECT quote_ident(n.nspname) AS schema, p.proname::text AS name, CASE p.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END AS kind,
-			pg_get_function_arguments(p.oid) AS arguments, p.proargnames[1] AS argument,
-			(SELECT string_agg(quote_ident(a.name), ', ' ORDER BY a.place) FROM unnest(p.proargnames[1:p.pronargs]) WITH ORDINALITY AS a (name, place)) AS given,
-			pg_get_function_identity_arguments(p.oid) AS identity, pg_get_function_result(p.oid) AS result,
-			COALESCE('session' = ANY (p.proargnames[1:p.pronargs]), false) AS has_session,
-			COALESCE('wait' = ANY (p.proargnames[1:p.pronargs]), false) AS has_wait,
-			obj_description(p.oid, 'pg_proc') AS description
-		FROM pg_extension AS e JOIN pg_depend AS d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.classid = 'pg_proc'::regclass
-			JOIN pg_proc AS p ON p.oid = d.objid JOIN pg_namespace AS n ON n.oid = p.pronamespace
-		WHERE e.extname = 'lease_lock';
+	SELECT p.proname AS name, p.prokind OPERATOR(pg_catalog.=) 'p' AS is_procedure, p.proargnames AS names, p.proargmodes AS modes,
+			ARRAY(SELECT pg_catalog.format_type(a.type, NULL)
+				FROM pg_catalog.unnest(COALESCE(p.proallargtypes, CAST(p.proargtypes AS pg_catalog.oid[]))) WITH ORDINALITY AS a (type, place)
+				ORDER BY a.place) AS types,
+			ARRAY(SELECT pg_catalog.pg_get_function_arg_default(p.oid, CAST(a.place AS pg_catalog.int4))
+				FROM pg_catalog.unnest(p.proargnames) WITH ORDINALITY AS a (name, place) ORDER BY a.place) AS defaults,
+			pg_catalog.format_type(p.prorettype, NULL) AS result, pg_catalog.obj_description(p.oid, 'pg_proc') AS description
+		FROM pg_catalog.pg_extension AS e
+			JOIN pg_catalog.pg_depend AS d ON d.refclassid OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_extension' AS pg_catalog.regclass)
+				AND d.refobjid OPERATOR(pg_catalog.=) e.oid AND d.classid OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_proc' AS pg_catalog.regclass)
+			JOIN pg_catalog.pg_proc AS p ON p.oid OPERATOR(pg_catalog.=) d.objid
+		WHERE e.extname OPERATOR(pg_catalog.=) 'lease_lock';
 $$;
-CREATE OR REPLACE FUNCTION lease_router.views(OUT schema text, OUT name text, OUT columns text, OUT definitions text, OUT description text)
+CREATE OR REPLACE FUNCTION lease_router.views(OUT name text, OUT names text[], OUT types text[], OUT description text)
 	RETURNS SETOF record LANGUAGE plproxy AS $$
 	CLUSTER 'lease_lock';
 	RUN ON 0;
-	SELECT quote_ident(n.nspname) AS schema, c.relname::text AS name, string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) AS columns,
-			string_agg(quote_ident(a.attname) || ' ' || format_type(a.atttypid, a.atttypmod), ', ' ORDER BY a.attnum) AS definitions,
-			obj_description(c.oid, 'pg_class') AS description
-		FROM pg_extension AS e JOIN pg_depend AS d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.classid = 'pg_class'::regclass
-			JOIN pg_class AS c ON c.oid = d.objid JOIN pg_namespace AS n ON n.oid = c.relnamespace JOIN pg_attribute AS a ON a.attrelid = c.oid
-		WHERE e.extname = 'lease_lock' AND c.relkind = 'v' AND a.attnum > 0
-		GROUP BY n.nspname, c.oid, c.relname;
+	SELECT c.relname AS name, pg_catalog.array_agg(CAST(a.attname AS pg_catalog.text) ORDER BY a.attnum) AS names,
+			pg_catalog.array_agg(pg_catalog.format_type(a.atttypid, NULL) ORDER BY a.attnum) AS types,
+			pg_catalog.obj_description(c.oid, 'pg_class') AS description
+		FROM pg_catalog.pg_extension AS e
+			JOIN pg_catalog.pg_depend AS d ON d.refclassid OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_extension' AS pg_catalog.regclass)
+				AND d.refobjid OPERATOR(pg_catalog.=) e.oid AND d.classid OPERATOR(pg_catalog.=) CAST('pg_catalog.pg_class' AS pg_catalog.regclass)
+			JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) d.objid
+			JOIN pg_catalog.pg_attribute AS a ON a.attrelid OPERATOR(pg_catalog.=) c.oid
+		WHERE e.extname OPERATOR(pg_catalog.=) 'lease_lock' AND c.relkind OPERATOR(pg_catalog.=) 'v' AND a.attnum OPERATOR(pg_catalog.>) 0
+		GROUP BY c.oid, c.relname;
 $$;
 REVOKE ALL ON FUNCTION lease_router.functions() FROM PUBLIC;
 REVOKE ALL ON FUNCTION lease_router.views() FROM PUBLIC;
 
+-- Parts of declarations, made from what a partition says: names, types of the server, and constants as default values.
+CREATE FUNCTION pg_temp.type_from(given text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	known CONSTANT text = (SELECT format_type(oid, NULL) FROM pg_type
+		WHERE oid = to_regtype(given) AND typnamespace = CAST('pg_catalog' AS regnamespace));
+BEGIN
+	IF known IS NULL THEN
+		RAISE object_not_in_prerequisite_state USING MESSAGE = format('partition 0 says that something is of type %s', given);
+	END IF;
+	RETURN known;
+END $$;
+
+CREATE FUNCTION pg_temp.default_from(given text) RETURNS text LANGUAGE plpgsql AS $do$
+DECLARE
+	parts CONSTANT text[] = regexp_match(given, $$^(?:NULL|(true|false|-?\d+)|'([^'\\]*)')(?:::[a-z ]+(?:\[\])?)?$$ || '$');
+BEGIN
+	IF given IS NULL THEN
+		RETURN '';
+	ELSIF parts IS NULL THEN
+		RAISE object_not_in_prerequisite_state USING MESSAGE = format('partition 0 says that an argument has the default %s', given);
+	END IF;
+	RETURN ' DEFAULT ' || quote_nullable(COALESCE(parts[1], parts[2]));
+END $do$;
+
+CREATE FUNCTION pg_temp.arguments_from(names text[], modes text[], types text[], defaults text[]) RETURNS text LANGUAGE sql AS $$
+	SELECT COALESCE(string_agg(concat(CASE modes[place] WHEN 'o' THEN 'OUT ' WHEN 'b' THEN 'INOUT ' END, quote_ident(names[place]), ' ',
+		pg_temp.type_from(type), pg_temp.default_from(defaults[place])), ', ' ORDER BY place), '')
+	FROM unnest(types) WITH ORDINALITY AS t (type, place)
+$$;
+
 DO $do$
 DECLARE
+	home CONSTANT text = quote_ident(current_setting('lease_router.schema'));
 	f record;
 	v record;
+	inputs text[];	-- names of the input arguments
+	list text;		-- the same, for a call
+	arguments text;
+	result text;
 BEGIN
 	FOR f IN SELECT p.*, r.how, r.reason, r.hint FROM lease_router.functions() AS p LEFT JOIN route AS r
-			ON r.name = p.name AND r.argument IS NOT DISTINCT FROM p.argument LOOP
-		EXECUTE format('CREATE SCHEMA IF NOT EXISTS %s', f.schema);
-		CASE f.how
-		WHEN 'hidden' THEN
+			ON r.name = p.name AND r.argument IS NOT DISTINCT FROM p.names[1] LOOP
+		CONTINUE WHEN f.how = 'hidden';
+		IF f.how IS NULL THEN
+			RAISE WARNING '%(%) is not routed: router.sql does not know it', f.name, array_to_string(f.types, ', ');
 			CONTINUE;
+		END IF;
+		SELECT array_agg(name ORDER BY place), string_agg(quote_ident(name), ', ' ORDER BY place) INTO inputs, list
+			FROM unnest(f.names) WITH ORDINALITY AS n (name, place) WHERE (f.modes[place] = 'o') IS NOT TRUE;
+		arguments := pg_temp.arguments_from(f.names, f.modes, f.types, f.defaults);
+		result := CASE WHEN NOT f.is_procedure THEN 'RETURNS ' || pg_temp.type_from(f.result) END;
+		CASE f.how
 		WHEN 'hash', 'one' THEN
-			EXECUTE format($$ CREATE OR REPLACE FUNCTION %s.%I(%s) RETURNS %s LANGUAGE plproxy AS 'CLUSTER ''lease_lock''; RUN ON %s;' $$,
-				f.schema, f.name, f.arguments, f.result,
-				CASE WHEN f.how = 'one' THEN 'lease_router.one_partition(resources)'
-					WHEN f.has_session THEN 'lease_router.one_session(resource, session)'
-					ELSE 'lease_router.logical_partition(resource)' END);
+			EXECUTE format('CREATE OR REPLACE FUNCTION %s.%I(%s) %s LANGUAGE plproxy AS %L', home, f.name, arguments, result,
+				format('CLUSTER ''lease_lock''; RUN ON %s;',
+					CASE WHEN f.how = 'one' THEN 'lease_router.one_partition(resources)'
+						WHEN 'session' = ANY (inputs) THEN 'lease_router.one_session(resource, session)'
+						ELSE 'lease_router.logical_partition(resource)' END));
 		WHEN 'any' THEN
-			EXECUTE format($$ CREATE OR REPLACE FUNCTION lease_router.%I(%s) RETURNS %s LANGUAGE plproxy AS 'CLUSTER ''lease_lock''; RUN ON lease_router.first_partition(resources); TARGET %s.%I;' $$,
-				f.name, f.arguments, f.result, f.schema, f.name);
-			EXECUTE format('CREATE OR REPLACE FUNCTION %s.%I(%s) RETURNS %s LANGUAGE plpgsql SET search_path = pg_catalog AS %L',
-				f.schema, f.name, f.arguments, f.result, CASE WHEN f.has_wait THEN $$
+			EXECUTE format('CREATE OR REPLACE FUNCTION lease_router.%I(%s) %s LANGUAGE plproxy AS %L', f.name, arguments, result,
+				format('CLUSTER ''lease_lock''; RUN ON lease_router.first_partition(resources); SELECT %s.%I(%s);', home, f.name, list));
+			EXECUTE format('CREATE OR REPLACE FUNCTION %s.%I(%s) %s LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS %L',
+				home, f.name, arguments, result, CASE WHEN 'wait' = ANY (inputs) THEN $$
 DECLARE
 	pause CONSTANT interval = '100 milliseconds';
 	until timestamptz = clock_timestamp() + wait;
@@ -314,36 +370,37 @@ BEGIN
 	RETURN lease_router.acquire_any_now(partitions, ttl, owner);
 END $$ END);
 		WHEN 'sum', 'each' THEN
-			EXECUTE format($$ CREATE OR REPLACE FUNCTION lease_router.%I(%s) RETURNS SETOF text LANGUAGE plproxy AS 'CLUSTER ''lease_lock''; RUN ON ALL; SELECT CAST(%s.%I(%s) AS text);' $$,
-				f.name, f.arguments, f.schema, f.name, f.given);
-			EXECUTE format('CREATE OR REPLACE FUNCTION %s.%I(%s) RETURNS %s LANGUAGE sql VOLATILE AS %L', f.schema, f.name, f.arguments, f.result,
-				format(CASE WHEN f.how = 'sum' THEN 'SELECT CAST(pg_catalog.sum(CAST(answer AS pg_catalog.int8)) AS %s) FROM lease_router.%I(%s) AS answer'
-					WHEN f.result = 'void' THEN 'SELECT FROM (SELECT pg_catalog.count(*) AS %2$I FROM lease_router.%2$I(%3$s)) AS _'
-					ELSE 'SELECT pg_catalog.string_agg(answer, pg_catalog.chr(10)) FROM lease_router.%2$I(%3$s) AS answer' END,
-					f.result, f.name, f.given));
+			EXECUTE format('CREATE OR REPLACE FUNCTION lease_router.%I(%s) RETURNS SETOF text LANGUAGE plproxy AS %L', f.name, arguments,
+				format('CLUSTER ''lease_lock''; RUN ON ALL; SELECT CAST(%s.%I(%s) AS pg_catalog.text);', home, f.name, list));
+			EXECUTE format('CREATE OR REPLACE FUNCTION %s.%I(%s) %s LANGUAGE sql VOLATILE AS %L', home, f.name, arguments, result,
+				format(CASE WHEN f.how = 'sum'
+						THEN 'SELECT CAST(pg_catalog.sum(CAST(answer AS pg_catalog.int8)) AS pg_catalog.int8) FROM lease_router.%I(%s) AS answer'
+					WHEN f.result = 'void' THEN 'SELECT FROM (SELECT pg_catalog.count(*) AS %1$I FROM lease_router.%1$I(%2$s)) AS _'
+					ELSE 'SELECT pg_catalog.string_agg(answer, pg_catalog.chr(10)) FROM lease_router.%I(%s) AS answer' END,
+					f.name, list));
 		WHEN 'refused' THEN
-			EXECUTE format('CREATE OR REPLACE %s %s.%I(%s) %s LANGUAGE plpgsql AS %L', f.kind, f.schema, f.name, f.arguments, 'RETURNS ' || f.result,
+			EXECUTE format('CREATE OR REPLACE %s %s.%I(%s) %s LANGUAGE plpgsql AS %L',
+				CASE WHEN f.is_procedure THEN 'PROCEDURE' ELSE 'FUNCTION' END, home, f.name, arguments, result,
 				format('BEGIN RAISE feature_not_supported USING MESSAGE = %L, DETAIL = %L, HINT = %L; END',
 					f.name || '() is not possible through a router', f.reason, f.hint));
-		ELSE
-			RAISE WARNING '%.%(%) is not routed: router.sql does not know it', f.schema, f.name, f.identity;
-			CONTINUE;
 		END CASE;
-		EXECUTE format('COMMENT ON %s %s.%I(%s) IS %L', f.kind, f.schema, f.name, f.identity, f.description);
+		EXECUTE format('COMMENT ON ROUTINE %s.%I(%s) IS %L', home, f.name, pg_temp.arguments_from(f.names, f.modes, f.types, NULL), f.description);
 	END LOOP;
 
-	FOR v IN SELECT * FROM lease_router.views() LOOP
-		EXECUTE format($$ CREATE OR REPLACE FUNCTION lease_router.%I() RETURNS TABLE (%s) LANGUAGE plproxy AS 'CLUSTER ''lease_lock''; RUN ON ALL; SELECT %s FROM %s.%I AS rows;' $$,
-			'view_' || v.name, v.definitions, v.columns, v.schema, v.name);
-		EXECUTE format('CREATE OR REPLACE VIEW %s.%I AS SELECT * FROM lease_router.%I()', v.schema, v.name, 'view_' || v.name);
-		EXECUTE format('COMMENT ON VIEW %s.%I IS %L', v.schema, v.name, v.description);
-		EXECUTE format('GRANT SELECT ON %s.%I TO PUBLIC', v.schema, v.name);	-- the partitions decide
+	FOR v IN SELECT * FROM lease_router.views() WHERE name ~ '^lease_' LOOP
+		SELECT string_agg(quote_ident(name), ', ' ORDER BY place) INTO list FROM unnest(v.names) WITH ORDINALITY AS n (name, place);
+		EXECUTE format('CREATE OR REPLACE FUNCTION lease_router.%I() RETURNS TABLE (%s) LANGUAGE plproxy AS %L',
+			'view_' || v.name, pg_temp.arguments_from(v.names, NULL, v.types, NULL),
+			format('CLUSTER ''lease_lock''; RUN ON ALL; SELECT %s FROM %s.%I AS rows;', list, home, v.name));
+		EXECUTE format('CREATE OR REPLACE VIEW %s.%I AS SELECT * FROM lease_router.%I()', home, v.name, 'view_' || v.name);
+		EXECUTE format('COMMENT ON VIEW %s.%I IS %L', home, v.name, v.description);
+		EXECUTE format('GRANT SELECT ON %s.%I TO PUBLIC', home, v.name);	-- the partitions decide
 	END LOOP;
 END $do$;
 
 -- The resources by partition, in the order in which they are given. Nothing if there is a NULL among them: an error, whatever else is there.
 CREATE OR REPLACE FUNCTION lease_router.by_partition(resources text[])
-	RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog AS $$
+	RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 	SELECT COALESCE(jsonb_agg(names ORDER BY first), '[]')
 	FROM (SELECT jsonb_agg(r.name ORDER BY r.place) AS names, min(r.place) AS first
 		FROM unnest(resources) WITH ORDINALITY AS r (name, place)
@@ -352,7 +409,7 @@ CREATE OR REPLACE FUNCTION lease_router.by_partition(resources text[])
 $$;
 
 CREATE OR REPLACE FUNCTION lease_router.acquire_any_now(partitions jsonb, ttl interval, owner text)
-	RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+	RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	resources jsonb;
 	answer text;
@@ -364,6 +421,6 @@ BEGIN
 	RETURN answer;
 END $$;
 
-SELECT FROM (SELECT pg_temp.check_owners(ARRAY(SELECT DISTINCT schema FROM lease_router.functions()))) AS _ \g /dev/null
+SELECT FROM (SELECT pg_temp.check_owners(ARRAY[CAST(current_setting('lease_router.schema') AS name)])) AS _ \g /dev/null
 
 COMMIT;

@@ -25,6 +25,14 @@ my @routed = map { connection($old, "p$_") } 0, 1;
 
 $front->safe_psql('postgres', 'CREATE DATABASE router');
 make_partition($old, $_, 2) foreach 0, 1;
+
+# The owner of a partition may put functions before the server's and those of the extension: no step calls them.
+$old->safe_psql('p1', q{
+	CREATE SCHEMA evil;
+	CREATE FUNCTION evil.lease_break(text) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''lease_break() of the path was called''; END';
+	CREATE FUNCTION evil.split_part(text, text, integer) RETURNS text LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''split_part() of the path was called''; END';
+	GRANT USAGE ON SCHEMA evil TO PUBLIC;
+	ALTER DATABASE p1 SET search_path = evil, pg_catalog, public});
 is(make_router($front, @routed), '', 'a router to two partitions on one server');
 $front->command_ok([ 'psql', '-Xq', '-d', $front->connstr('router'), '-v', 'ON_ERROR_STOP=1', '-f', contrib('workload.sql') ], 'a workload');
 

@@ -252,7 +252,7 @@ $first->safe_psql('router', q{
 	GRANT CREATE ON DATABASE router TO creator;
 	GRANT CREATE ON SCHEMA public TO creator});
 $second->safe_psql('postgres', 'CREATE ROLE plain LOGIN; CREATE ROLE member LOGIN IN ROLE app');
-like(make_router($first, map { "$_ user=postgres" } @connections), qr/22023: a connection string must not contain a user, password or service/, 'no user for all');
+like(make_router($first, map { "$_ user=postgres" } @connections), qr/22023: a connection string must not contain a user, password, service or options/, 'no user for all');
 like(make_router($first, map { "$_ password = secret" } @connections), qr/22023: a connection string must not contain/, 'no password that all can read');
 $first->safe_psql('router', 'CREATE SERVER lease_lock FOREIGN DATA WRAPPER plproxy OPTIONS (p0 $$dbname=p0$$)');
 like(make_router($first, @connections), qr/55000: there is a foreign server "lease_lock"/, 'no foreign server, which could have user mappings');
