@@ -21,6 +21,7 @@
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
+#include "rewrite/rowsecurity.h"
 #include "storage/lmgr.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -120,11 +121,12 @@ check_table(Relation table)
 	TupleDesc	desc = RelationGetDescr(table);
 
 	check_columns(table);
-	if (table->trigdesc != NULL || table->rd_rules != NULL || table->rd_rel->relrowsecurity ||
+	if (table->trigdesc != NULL || table->rd_rules != NULL ||
+		(table->rd_rsdesc != NULL && table->rd_rsdesc->policies != NIL) ||
 		(desc->constr != NULL && desc->constr->num_check > 0))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
-				 errmsg("lock table \"%s\" has a trigger, a rule, row security or a check constraint",
+				 errmsg("lock table \"%s\" has a trigger, a rule, a policy or a check constraint",
 						RelationGetRelationName(table)),
 				 errdetail("The lease functions write to the table directly, and would ignore it."),
 				 errhint("Drop it. A foreign key that references the lock table has triggers, too.")));

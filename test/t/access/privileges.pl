@@ -278,6 +278,29 @@ refused('reader', q{SELECT lease_release('i', 'o')}, 'permission denied for leas
 is(as('writer', q{UPDATE lease_lock SET owner = NULL; SELECT setval('lease_token_seq', last_value) > 0 FROM (SELECT 1000000) AS t (last_value)}), 't', 'pg_write_all_data: writes table and sequence');
 is($node->safe_psql('postgres', q{SELECT owner IS NULL FROM lease_lock WHERE resource = 'i'}), 't', 'pg_write_all_data: can end leases');
 
+# With row security they have nothing. Functions and views do not change.
+$node->safe_psql('postgres', q{
+	ALTER TABLE lease_lock ENABLE ROW LEVEL SECURITY;
+	ALTER TABLE lease_watch ENABLE ROW LEVEL SECURITY;
+	GRANT INSERT ON lease_lock, lease_watch TO bob;
+	GRANT SELECT (resource), UPDATE (role) ON lease_lock TO bob;
+	GRANT EXECUTE ON FUNCTION lease_purge() TO alice});
+is(as('alice', q{SELECT lease_acquire('j', '1 hour', 'o'), lease_renew('j', '1 hour', 'o'), lease_assert('j', 'o') > 0}), 't|t|t', 'row security: leases are for everybody');
+is(as('alice', q{SELECT owner FROM lease_status WHERE resource = 'j'}), 'o', 'row security: the role of a lease sees its owner');
+is(as('bob', q{SELECT owner IS NULL FROM lease_status WHERE resource = 'j'}), 't', 'row security: others see the lease');
+is(as('reader', q{SELECT count(*) FROM lease_lock}), 0, 'row security: pg_read_all_data reads nothing');
+is(as($_, q{WITH u AS (UPDATE lease_lock SET role = CAST(CAST(current_user AS regrole) AS oid) RETURNING 1) SELECT count(*) FROM u}), 0, "row security: $_ takes no leases over")
+  foreach 'writer', 'bob';
+is(as('writer', q{WITH d AS (DELETE FROM lease_lock RETURNING 1) SELECT count(*) FROM d}), 0, 'row security: pg_write_all_data ends no leases');
+refused($_, q{INSERT INTO lease_lock VALUES ('k', 0, 'o', now(), 1, now(), '1', 0, 'x', 1)}, 'violates row-level security', "row security: $_ makes no leases") foreach 'writer', 'bob';
+refused($_, q{INSERT INTO lease_watch VALUES ('', 'c', '{granted}', 10)}, 'violates row-level security', "row security: $_ sets up no watches") foreach 'writer', 'bob';
+is($node->safe_psql('postgres', q{SELECT count(*) > 0 FROM lease_lock}), 't', 'row security: superusers read the table');
+is(as('alice', q{SELECT lease_release('j', 'o'); SET lease_lock.purge_after = 0; SELECT lease_purge() > 0}), "t\nt", 'row security: a purge removes rows');
+$node->safe_psql('postgres', q{
+	REVOKE ALL ON lease_lock, lease_watch FROM bob;
+	ALTER TABLE lease_lock DISABLE ROW LEVEL SECURITY;
+	ALTER TABLE lease_watch DISABLE ROW LEVEL SECURITY});
+
 # And the statements of that document, unchanged.
 {
 	my @statements = slurp_file('docs/security.md') =~ /^```sql\n(.*?)^```$/msg;
@@ -298,9 +321,10 @@ is($node->safe_psql('postgres', q{SELECT owner IS NULL FROM lease_lock WHERE res
 		GRANT TRIGGER ON protected TO bob;
 		ALTER TABLE leases.lease_lock OWNER TO bob;
 		GRANT SELECT ON leases.lease_lock TO PUBLIC;
+		GRANT UPDATE (creator) ON leases.lease_watch TO bob;
 	});
 	is($node->safe_psql('hardened', join '', grep { /^SELECT/ } @statements),
-		"leases.lease_break(text,interval)|lease_admin|EXECUTE\nleases.lease_lock|PUBLIC|SELECT\nleases.lease_purge()|lease_admin|EXECUTE\nprotected|bob", 'hardening: the query shows what is open');
+		"leases.lease_break(text,interval)|lease_admin|EXECUTE\nleases.lease_lock|PUBLIC|SELECT\nleases.lease_purge()|lease_admin|EXECUTE\nleases.lease_watch(creator)|bob|UPDATE\nprotected|bob", 'hardening: the query shows what is open');
 }
 
 $node->stop;

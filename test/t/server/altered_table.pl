@@ -56,7 +56,7 @@ my @calls = (
 	"lease_release_all('o')", "lease_renew('r', '1 hour', 'o')",
 	"lease_token('r', 'o')", 'lease_purge()');
 
-my $passed_over = 'lock table "lease_lock" has a trigger, a rule, row security or a check constraint.*HINT:  Drop it';
+my $passed_over = 'lock table "lease_lock" has a trigger, a rule, a policy or a check constraint.*HINT:  Drop it';
 my $altered = 'columns, primary key or persistence of lock table "lease_lock" were altered.*HINT:  ';
 foreach (
 	[ 'trigger for each row', 'CREATE TRIGGER t BEFORE UPDATE ON lease_lock FOR EACH ROW EXECUTE FUNCTION nothing()',
@@ -69,8 +69,8 @@ foreach (
 		'ALTER TABLE lease_lock DROP CONSTRAINT c', $passed_over ],
 	[ 'foreign key', 'CREATE TABLE f (resource text, slot smallint, FOREIGN KEY (resource, slot) REFERENCES lease_lock)',
 		'DROP TABLE f', $passed_over ],
-	[ 'row security', 'ALTER TABLE lease_lock ENABLE ROW LEVEL SECURITY',
-		'ALTER TABLE lease_lock DISABLE ROW LEVEL SECURITY', $passed_over ],
+	[ 'policy', 'ALTER TABLE lease_lock ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON lease_lock USING (true)',
+		'DROP POLICY p ON lease_lock', $passed_over ],
 	[ 'storage', 'ALTER TABLE lease_lock ALTER owner SET STORAGE EXTENDED',
 		'ALTER TABLE lease_lock ALTER owner SET STORAGE PLAIN', $altered ],
 	[ 'owner not null', 'DELETE FROM lease_lock WHERE owner IS NULL; ALTER TABLE lease_lock ALTER owner SET NOT NULL',
