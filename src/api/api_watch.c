@@ -47,11 +47,15 @@ channel_arg(FunctionCallInfo fcinfo, int argno)
 	return channel;
 }
 
+/* Maximum number of events in an array: each of them may be there several times. */
+#define MAX_EVENTS	100
+
 /* Get the events to watch from argument number argno. */
 static uint32
 events_arg(FunctionCallInfo fcinfo, int argno)
 {
 	uint32		events = 0;
+	ArrayType  *array;
 	Datum	   *names;
 	bool	   *isnull;
 	int			count;
@@ -62,7 +66,14 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 			events |= event_is_default(event) ? EVENT_BIT(event) : 0;
 		return events;
 	}
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), TEXTOID, -1, false, TYPALIGN_INT, &names, &isnull, &count);
+
+	array = PG_GETARG_ARRAYTYPE_P(argno);
+	if (ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)) > MAX_EVENTS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("more than %d events to watch are given", MAX_EVENTS),
+				 errhint("Name each event once.")));
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &names, &isnull, &count);
 	for (int i = 0; i < count; i++)
 	{
 		const char *name = isnull[i] ? "NULL" : TextDatumGetCString(names[i]);

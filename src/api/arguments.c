@@ -209,20 +209,20 @@ resources_arg(FunctionCallInfo fcinfo, int argno)
 	Datum	   *elements;
 	bool	   *isnull;
 
+	resources.number = array == NULL ? 0 : ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 	if (array == NULL || ARR_NDIM(array) > 1)
 		ereport(ERROR,
 				(errcode(array == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_ARRAY_SUBSCRIPT_ERROR),
 				 array == NULL ? errmsg("resources must not be null") : errmsg("resources must be an array of one dimension"),
 				 errhint("Give an array of 1 to %d names.", MAX_RESOURCES)));
 
-	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT,
-					  &elements, &isnull, &resources.number);
 	if (resources.number < 1 || resources.number > MAX_RESOURCES)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("number of resources is out of range: %d", resources.number),
 				 errhint("Give an array of 1 to %d names.", MAX_RESOURCES)));
 
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements, &isnull, &resources.number);
 	resources.given = palloc(resources.number * sizeof(text *));
 	resources.sorted = palloc(resources.number * sizeof(text *));
 	for (int i = 0; i < resources.number; i++)

@@ -46,15 +46,19 @@ PG_FUNCTION_INFO_V1(lease_unprotect);
 
 #define OPERATIONS_HINT		"Name one or more of insert, update and delete, separated by commas."
 
+/* Each of them may be named several times. */
+#define MAX_OPERATIONS_LENGTH 1000
+
 /* Turn a list of operations into the events of a trigger. */
 static char *
 trigger_events(const text *list)
 {
 	static const char *const operations[] = {"insert", "update", "delete"};
 	StringInfoData events;
-	List	   *names;
+	List	   *names = NIL;
 	ListCell   *cell;
-	bool		valid = SplitIdentifierString(text_to_cstring(list), ',', &names);
+	bool		valid = VARSIZE_ANY_EXHDR(list) <= MAX_OPERATIONS_LENGTH &&
+		SplitIdentifierString(text_to_cstring(list), ',', &names);
 
 	initStringInfo(&events);
 	for (int i = 0; i < (int) lengthof(operations); i++)
@@ -259,8 +263,6 @@ lease_protect(PG_FUNCTION_ARGS)
 	relid = PG_GETARG_OID(0);
 	template = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	events = trigger_events(PG_GETARG_TEXT_PP(2));
-	call = psprintf("%s(%s%s)", quote_qualified_identifier(get_namespace_name(schema), get_func_name(guard)),
-					quote_literal_cstr(template), PG_GETARG_BOOL(3) ? ", 'exclusive'" : "");
 
 	table = open_own_table(relid);
 	inheritors = find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
@@ -268,6 +270,8 @@ lease_protect(PG_FUNCTION_ARGS)
 	template_for_table(template, table);
 	check_unprotected(relid, inheritors, guard);
 
+	call = psprintf("%s(%s%s)", quote_qualified_identifier(get_namespace_name(schema), get_func_name(guard)),
+					quote_literal_cstr(template), PG_GETARG_BOOL(3) ? ", 'exclusive'" : "");
 	SPI_connect();
 	create_trigger(ROW_TRIGGER, events, relid, "ROW", call);
 	foreach(cell, inheritors)

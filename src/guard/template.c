@@ -26,6 +26,9 @@
 
 #include "guard/guard.h"
 
+/* Maximum length of a template, in bytes: far more than a name has that is made from it. */
+#define MAX_TEMPLATE_LENGTH	(10 * MAX_NAME_LENGTH)
+
 /* Some text, and the column behind it. */
 typedef struct TemplatePart
 {
@@ -178,18 +181,22 @@ resolve_column(Template *template, const char *name, TemplatePart *part)
 Template *
 template_for_table(const char *text, Relation table)
 {
-	/* Every part but the last has two braces. */
-	Template   *template = palloc0(offsetof(Template, parts) + (strlen(text) / 2 + 1) * sizeof(TemplatePart));
-	TemplatePart *part = template->parts;
+	Template   *template;
+	TemplatePart *part;
+	size_t		length = strlen(text);
 
-	if (text[0] == '\0')
+	if (length == 0)
 		refuse_syntax(text, "it is empty");
+	if (length > MAX_TEMPLATE_LENGTH)
+		refuse_syntax(text, psprintf("it has more than %d bytes", MAX_TEMPLATE_LENGTH));
 
+	/* Every part but the last has two braces. */
+	template = palloc0(offsetof(Template, parts) + (length / 2 + 1) * sizeof(TemplatePart));
+	part = template->parts;
 	template->text = text;
 	template->table = table;
 	template->by_value = true;
 	initStringInfo(&template->name);
-
 	for (const char *c = text; *c != '\0'; part++)
 	{
 		part->literal = c - text;
@@ -208,14 +215,14 @@ template_for_table(const char *text, Relation table)
 			refuse_syntax(text, "closing brace without an opening brace");
 		else
 		{
-			int			length = strcspn(c + 1, "{}");
+			int			name_length = strcspn(c + 1, "{}");
 
-			if (c[1 + length] != '}')
+			if (c[1 + name_length] != '}')
 				refuse_syntax(text, "opening brace without a closing brace");
-			if (length == 0)
+			if (name_length == 0)
 				refuse_syntax(text, "no column between braces");
-			resolve_column(template, pnstrdup(c + 1, length), part);
-			c += length + 2;
+			resolve_column(template, pnstrdup(c + 1, name_length), part);
+			c += name_length + 2;
 		}
 	}
 

@@ -14,17 +14,25 @@
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
+#include "model/invisible.h"
 #include "model/text.h"
 #include "model/types.h"
 
-/* Control characters, line ends, and characters that change the writing direction. */
+/* Control characters, line ends, and what changes the writing direction or is not shown at all. */
 static bool
 is_invisible(pg_wchar character)
 {
-	return character < 0x20 || (character >= 0x7F && character < 0xA0) ||
-		character == 0x061C || (character >= 0x200B && character <= 0x200F) ||
-		(character >= 0x2028 && character <= 0x202E) ||
-		(character >= 0x2060 && character <= 0x206F) || character == 0xFEFF;
+	for (int i = 0; i < (int) lengthof(invisible) && invisible[i].first <= character; i++)
+		if (character <= invisible[i].last)
+			return true;
+	return false;
+}
+
+/* The same for a byte of any encoding: what is invisible beyond these depends on it. */
+static bool
+is_control(unsigned char byte)
+{
+	return byte < 0x20 || (byte >= 0x7F && byte < 0xA0);
 }
 
 /*
@@ -39,7 +47,7 @@ is_printable(const unsigned char *character, int length)
 	if (GetDatabaseEncoding() == PG_UTF8)
 		return !is_invisible(utf8_to_unicode(character));
 	return length > 1 ||
-		(!is_invisible(*character) && !(IS_HIGHBIT_SET(*character) && GetDatabaseEncoding() == PG_SQL_ASCII));
+		(!is_control(*character) && !(IS_HIGHBIT_SET(*character) && GetDatabaseEncoding() == PG_SQL_ASCII));
 }
 
 static void
@@ -53,12 +61,14 @@ append_escaped_byte(StringInfo text, unsigned char byte)
 
 /*
  * Append a name. Characters that cannot be shown are escaped, and so are the
- * special ASCII characters, which should include the backslash.
+ * special ASCII characters, which should include the backslash. Of a text that
+ * is longer than a name may be, the rest is left out.
  */
 void
 append_printable(StringInfo text, const char *name, int length, const char *special)
 {
-	const char *end = name + length;
+	int			shown = length > MAX_NAME_LENGTH ? pg_mbcliplen(name, length, MAX_NAME_LENGTH) : length;
+	const char *end = name + shown;
 
 	while (name < end)
 	{
@@ -77,23 +87,18 @@ append_printable(StringInfo text, const char *name, int length, const char *spec
 		}
 		name += bytes;
 	}
+	if (shown < length)
+		appendStringInfoString(text, "...");
 }
 
-/*
- * A text for a message that puts it in quotes. No character in it can end the
- * quotes. Of a text that is longer than a name may be, the rest is left out.
- */
+/* A text for a message that puts it in quotes. No character in it can end the quotes. */
 char *
 printable_string(const char *string)
 {
-	int			length = strlen(string);
-	int			shown = length > MAX_NAME_LENGTH ? pg_mbcliplen(string, length, MAX_NAME_LENGTH) : length;
 	StringInfoData text;
 
 	initStringInfo(&text);
-	append_printable(&text, string, shown, "\"\\");
-	if (shown < length)
-		appendStringInfoString(&text, "...");
+	append_printable(&text, string, strlen(string), "\"\\");
 	return text.data;
 }
 

@@ -38,6 +38,9 @@ SELECT * FROM error_of($$ SELECT lease_protect('workitem', 'workitem:{id}', excl
 SELECT * FROM error_of($$ SELECT lease_protect('workitem', 'workitem:{id}', '') $$);
 SELECT * FROM error_of($$ SELECT lease_protect('workitem', 'workitem:{id}', 'insert, truncate') $$);
 SELECT * FROM error_of($$ SELECT lease_protect('workitem', 'workitem:{id}', 'insert,') $$);
+-- texts without an end
+SELECT code, left(message, 60) AS message, right(message, 50) AS message_end FROM error_of($$ SELECT lease_protect('workitem', repeat('{', 100000000)) $$);
+SELECT code, left(message, 60) AS message, right(message, 50) AS message_end FROM error_of($$ SELECT lease_protect('workitem', '{id}', repeat('insert,', 2000000) || 'insert') $$);
 SELECT * FROM error_of($$ SELECT lease_unprotect(NULL) $$);
 SELECT * FROM error_of($$ SELECT lease_protect(0, 'workitem:{id}') $$);
 

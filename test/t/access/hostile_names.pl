@@ -72,6 +72,21 @@ sub contains
 	sql_fails($node, q{SELECT lease_acquire(E'\xFF', '1 hour', 'o')}, '22021', 'invalid byte sequence', 'UTF8: bytes that are no characters come from nowhere');
 }
 
+# Characters that are not seen are escaped; others are not.
+{
+	my $escaped = sub {
+		return $node->safe_psql('postgres', 'SELECT string_agg(to_hex(c), \' \' ORDER BY c) FROM unnest(ARRAY['
+			  . join(', ', map { "x'" . sprintf('%08X', $_) . "'::int" } @_) . ']) AS c WHERE lease_printable(chr(c)) <> chr(c)');
+	};
+	my @invisible = (0x1, 0x7F, 0x9F, 0xAD, 0x34F, 0x61C, 0x115F, 0x180E, 0x200B, 0x202E, 0x2066, 0x3164, 0xFE0F, 0xFEFF, 0xFFA0, 0xFFF9, 0xFFFB, 0x1D173, 0xE0001,
+		0xE007F, 0xE01EF);
+	my @visible = (0x41, 0xA0, 0xAC, 0xAE, 0xE9, 0x1161, 0x200A, 0x2010, 0x3163, 0x4E2D, 0xFFFC, 0x1F600, 0x1D172, 0xE1000);
+
+	is($escaped->(@invisible), join(' ', map { sprintf('%x', $_) } @invisible), 'characters that are not seen are escaped');
+	is($escaped->(@visible), '', 'others are not');
+	is($node->safe_psql('postgres', q{SELECT length(lease_printable(repeat('x', 100000000)))}), 1027, 'of a text that is no name the beginning is shown');
+}
+
 # an encoding of one byte a character: 1024 of them
 {
 	$node->safe_psql('postgres', q{CREATE DATABASE latin TEMPLATE template0 ENCODING LATIN1 LC_COLLATE "C" LC_CTYPE "C"});
