@@ -55,7 +55,7 @@ helper_start(void (*work) (void *arg, int fd), void *arg)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 #endif
 		signals_as_found();
-		signal(SIGALRM, SIG_DFL);
+		(void) signal(SIGALRM, SIG_DFL);
 		alarm(HELPER_LIMIT);
 		work(arg, fds[1]);
 		_exit(0);

@@ -447,7 +447,6 @@ lease_acquire(Lease *lease)
 		if (answer == LEASE_REFUSED)
 		{
 			lease->is_uncertain = false;
-			answered = clock_now();
 			if (clock_now() >= give_up_at)
 				return LEASE_REFUSED;
 			answer = wait_in_line(lease, give_up_at);

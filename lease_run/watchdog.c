@@ -83,7 +83,6 @@ read_process(const char *pid, Process *process)
 {
 	char		path[64];
 	char		line[512];
-	char		state;
 	char	   *rest;
 	ssize_t		size;
 	int			fd;
@@ -96,11 +95,15 @@ read_process(const char *pid, Process *process)
 	close(fd);
 	line[Max(size, 0)] = '\0';
 	rest = strrchr(line, ')');
-	process->pid = atoi(pid);
+	process->pid = (pid_t) strtol(pid, NULL, 10);
 	process->is_ours = false;
-	return rest != NULL &&
-		sscanf(rest + 1, " %c %d %d %d", &state, &process->parent, &process->group, &process->session) == 4 &&
-		state != 'Z' && state != 'X';
+	if (rest == NULL || strlen(rest) < 4 || rest[2] == 'Z' || rest[2] == 'X')
+		return false;
+	/* Behind the name: the state, then these numbers. */
+	process->parent = (pid_t) strtol(rest + 3, &rest, 10);
+	process->group = (pid_t) strtol(rest, &rest, 10);
+	process->session = (pid_t) strtol(rest, &rest, 10);
+	return true;
 }
 
 /*
@@ -281,7 +284,7 @@ run_command(pid_t lease_run, pid_t watchdog)
 	{
 		const char *pid = getenv(own_pid[i]);
 
-		if (pid != NULL && atol(pid) == (long) lease_run)
+		if (pid != NULL && strtol(pid, NULL, 10) == (long) lease_run)
 			setenv(own_pid[i], psprintf("%d", (int) getpid()), 1);
 	}
 	signals_as_found();

@@ -187,7 +187,7 @@ template_for_table(const char *text, Relation table)
 
 	if (length == 0)
 		refuse_syntax(text, "it is empty");
-	if (length > MAX_TEMPLATE_LENGTH)
+	if (length > (size_t) MAX_TEMPLATE_LENGTH)
 		refuse_syntax(text, psprintf("it has more than %d bytes", MAX_TEMPLATE_LENGTH));
 
 	/* Every part but the last has two braces. */

@@ -290,7 +290,7 @@ act_on_lease(LeaseAction *action)
 			(claimed.holds || actions[action->verb].even_expired))
 			done = actions[action->verb].write(action);
 		unlock_resource(action->resource);
-		if (TransactionIdIsValid(claimed.transaction))
+		if (claimed.row != NULL && TransactionIdIsValid(claimed.transaction))
 			wait_to_act(action, &claimed);
 	} while (TransactionIdIsValid(claimed.transaction));
 	stop_ending(action);
