@@ -138,6 +138,7 @@ SELECT resource, lease_release(resource, owner), lease_acquire(resource, '1 hour
 SELECT lease_release_all('o'), lease_release_all('p'), lease_release_all('nobody')
 SELECT lease_release_all(NULL)
 SELECT count(*) FROM lease_waiters
+SELECT lease_contended('nobody waits')
 SELECT count(*) FROM lease_watches
 SELECT lease_purge()
 SELECT sum(granted) > 0, sum(refused) > 0 FROM lease_stats

@@ -54,14 +54,15 @@ my @accepted = (
 	q{ALTER TABLE lease_lock REPLICA IDENTITY FULL},
 	q{RESET ROLE; CREATE PUBLICATION p FOR TABLE lease_lock WHERE (resource > '')},
 	q{CREATE TABLE parted (LIKE lease_lock) PARTITION BY LIST (evil.trap('partition key', resource)); ALTER TABLE parted ATTACH PARTITION lease_lock DEFAULT},
-	q{CREATE VIEW evil.reader AS SELECT evil.trap('view', owner) FROM lease_lock});
+	q{CREATE VIEW evil.reader AS SELECT evil.trap('view', owner) FROM lease_lock},
+	q{ALTER TABLE parted ADD extra evil.domain});
 my @refused = (
 	[ q{CREATE TRIGGER t AFTER DELETE ON lease_lock FOR EACH ROW EXECUTE FUNCTION evil.trigger()}, q{DROP TRIGGER t ON lease_lock} ],
 	[ q{CREATE RULE r AS ON DELETE TO lease_lock DO ALSO SELECT evil.trap('rule')}, q{DROP RULE r ON lease_lock} ],
 	[ q{CREATE POLICY p ON lease_lock USING (evil.trap('policy') = ''); ALTER TABLE lease_lock ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY},
 		q{DROP POLICY p ON lease_lock; ALTER TABLE lease_lock DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY} ],
 	[ q{ALTER TABLE lease_lock ADD CONSTRAINT c CHECK (evil.trap('check constraint') = '') NOT VALID}, q{ALTER TABLE lease_lock DROP CONSTRAINT c} ],
-	[ q{ALTER TABLE lease_lock ADD extra evil.domain}, q{ALTER TABLE lease_lock DROP extra} ]);
+	[ q{ALTER TABLE lease_lock ADD needed text NOT NULL DEFAULT ''}, q{ALTER TABLE lease_lock DROP needed} ]);
 
 # What ran in the worker since the last time.
 my $seen = -s $node->logfile;

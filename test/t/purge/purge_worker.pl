@@ -94,9 +94,9 @@ $node->safe_psql('peculiar', q{
 		AS $$ BEGIN PERFORM nextval('hostile.calls'); RETURN $1; END $$;
 	CREATE FUNCTION hostile.lease_purge() RETURNS bigint LANGUAGE sql AS $$ SELECT nextval('hostile.calls') $$;
 	CREATE TABLE hostile.lease_lock (LIKE public.lease_lock);
-	INSERT INTO hostile.lease_lock VALUES ('not ours', 0, NULL, '2000-01-01', 0, '2000-01-01', '3', 10, 'x', 0, 0);
+	INSERT INTO hostile.lease_lock VALUES ('not ours', 0, NULL, '2000-01-01', 0, '2000-01-01', '3', 10, 'x', 0);
 	INSERT INTO public.lease_lock VALUES
-		('old', 0, 'o', '2000-01-01', 0, '2000-01-01', '3', 10, 'x', 1, 0), ('new', 0, 'o', now(), 0, now(), '3', 10, 'x', 1, 0);
+		('old', 0, 'o', '2000-01-01', 0, '2000-01-01', '3', 10, 'x', 1), ('new', 0, 'o', now(), 0, now(), '3', 10, 'x', 1);
 	CREATE INDEX ON public.lease_lock (hostile.call(owner));
 	CREATE INDEX ON public.lease_lock (owner) WHERE hostile.call(owner) > '';
 	SELECT setval('hostile.calls', 1000);
