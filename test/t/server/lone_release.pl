@@ -157,6 +157,8 @@ is(flushed($flushed{'a grant alone'}), 't', 'durable = local, a grant alone: flu
 # it for longer than the ttl, the crash takes nothing back.
 $session->query_safe(q{RESET ALL; SELECT lease_acquire('crash', '1 hour', 'o'), lease_request('hourly', '1 min', 'o', min_hold => '1 hour')});
 $session->query_safe(q{SELECT lease_release('hourly', 'o')});
+# The WAL writer, which would flush the release sooner or later, is stopped. The server kills it after 5 s.
+kill('STOP', $session->query_safe(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'}));
 $session->query_safe(q{SELECT lease_release('crash', 'o')});
 $node->stop('immediate');
 $node->start;
