@@ -137,6 +137,11 @@ $session->query_safe('ROLLBACK');
 session_fails($session, q{SELECT wait_in_function('blocked')}, '2D000', 'HINT:  ', 'an error in a function');
 session_fails($session, q{DO $$ DECLARE g bool; t bigint; e timestamptz; BEGIN BEGIN CALL lease_wait('blocked', '1 hour', 'x', '1 min', g, t, e); EXCEPTION WHEN division_by_zero THEN END; END $$},
 	'2D000', '', 'an error below an exception handler');
+my $loop = q{DO $$ DECLARE q record; g bool; t bigint; e timestamptz; BEGIN
+	FOR q IN UPDATE row SET n = n + 1 RETURNING n LOOP CALL lease_wait('%s', '1 hour', 'x', '1 min', g, t, e); ASSERT g; END LOOP; END $$};
+$session->query_safe(q{CREATE TEMPORARY TABLE row (n int); INSERT INTO row VALUES (0)});
+$session->query_safe(sprintf($loop, 'loop over a write'));
+session_fails($session, sprintf($loop, 'blocked'), '55000', 'cursor loop that is not read-only', 'an error in a loop over a statement that writes');
 session_fails($session, q{CALL work_with_handler('blocked', 'x')}, '2D000', '', 'an error below a handler in a procedure');
 session_fails($session, q{CALL lease_wait('blocked', '1 hour', NULL, '1 min')}, '22004', 'owner', 'NULL is an error');
 $session->query_safe('SET default_transaction_read_only = on');
