@@ -150,9 +150,12 @@ write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow 
 	return granted(&lease, renews ? REASON_RENEWED : REASON_COUNTED, now);
 }
 
-/* Is the lease probably free? Then the look under the resource lock suffices, if it is our turn. */
+/*
+ * Take a hint that the lease is probably free, if there is one. It is used up
+ * by that. With it, the look under the resource lock suffices, if it is our turn.
+ */
 static bool
-is_probably_free(LeaseStore *store, const text *resource)
+take_hint_of_free_row(LeaseStore *store, const text *resource)
 {
 	LeaseRows	rows;
 
@@ -161,17 +164,17 @@ is_probably_free(LeaseStore *store, const text *resource)
 }
 
 /*
- * Decide by a look without the resource lock, so that a refusal costs no more
+ * Refuse by a look without the resource lock, so that a refusal costs no more
  * than reading. Returns false if the request needs a look under the lock. That
  * is also the case if the rows of several leases were read at different
  * moments: perhaps there was no moment at which all of them were held.
  */
 static bool
-is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome *outcome)
+refuse_by_first_look(LeaseStore *store, const LeaseRequest *request, GrantOutcome *outcome)
 {
 	LeaseRows	rows;
 	Decision	decision;
-	bool		probably_free = is_probably_free(store, request->resource);
+	bool		probably_free = take_hint_of_free_row(store, request->resource);
 
 	/* Asked only once, since a waiter that is called then may look before we ask again. */
 	if (probably_free && wait_take_turn(request->resource))
@@ -192,9 +195,9 @@ is_refused_at_once(LeaseStore *store, const LeaseRequest *request, GrantOutcome 
 	return true;
 }
 
-/* Does lease_lock.failover_wait delay all grants now? */
+/* Refuse if lease_lock.failover_wait delays all grants now. */
 static bool
-is_too_early(LeaseStore *store, GrantOutcome *outcome)
+refuse_too_early(LeaseStore *store, GrantOutcome *outcome)
 {
 	TimestampTz grants_from = era_grants_from(store);
 
@@ -249,7 +252,7 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 {
 	GrantOutcome outcome;
 
-	if (is_too_early(store, &outcome) || is_refused_at_once(store, request, &outcome))
+	if (refuse_too_early(store, &outcome) || refuse_by_first_look(store, request, &outcome))
 		return outcome;
 
 	store_prepare_write(store);

@@ -14,15 +14,15 @@
 extern GrantOutcome try_grant(LeaseStore *store, const LeaseRequest *request);
 
 /* Where a session waits: inside its transaction, or after it has committed that. */
-typedef enum WaitPlace
+typedef enum WaitKind
 {
 	WAIT_INSIDE_TRANSACTION,
 	WAIT_BETWEEN_TRANSACTIONS
-} WaitPlace;
+} WaitKind;
 
 /* request.c: waiting for leases, one or several */
 extern GrantOutcome acquire_any(const LeaseRequest *request, text **resources, int nresources,
-								int64 wait, WaitPlace place);
+								int64 wait, WaitKind kind);
 extern bool acquire_all(const LeaseRequest *request, text **resources, int nresources, int64 wait);
 
 #endif							/* LEASE_LOCK_GRANT_H */

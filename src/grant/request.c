@@ -63,9 +63,9 @@ try_any(const LeaseRequest *request, text **resources, int nresources)
 static void
 commit_before_sleep(Oid role)
 {
-	wait_commits(true);
+	wait_begin_commit();
 	SPI_commit();
-	wait_commits(false);
+	wait_end_commit();
 	PreventCommandIfReadOnly("lease_wait()");	/* each transaction of the call */
 	PreventCommandDuringRecovery("lease_wait()");
 	if (GetUserId() != role)
@@ -78,7 +78,7 @@ commit_before_sleep(Oid role)
 
 /* Wait until one of the leases can be granted. */
 static GrantOutcome
-wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int64 wait, WaitPlace place)
+wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int64 wait, WaitKind kind)
 {
 	Oid			role = GetUserId();
 	MemoryContext caller_context = CurrentMemoryContext;
@@ -95,11 +95,11 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
 	{
 		while ((outcome = try_any(request, resources, nresources)).result != GRANTED && wait_may_go_on(&outcome))
 		{
-			if (place == WAIT_BETWEEN_TRANSACTIONS)
+			if (kind == WAIT_BETWEEN_TRANSACTIONS)
 				commit_before_sleep(role);
 			wait_sleep(&outcome);
 			EnsurePortalSnapshotExists();	/* the commit dropped it */
-			wait_look_again();
+			wait_prepare_look();
 			MemoryContextReset(look_context);
 		}
 		if (outcome.result == GRANTED)
@@ -126,12 +126,12 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
  * of microseconds, or without limit if that is negative.
  */
 GrantOutcome
-acquire_any(const LeaseRequest *request, text **resources, int nresources, int64 wait, WaitPlace place)
+acquire_any(const LeaseRequest *request, text **resources, int nresources, int64 wait, WaitKind kind)
 {
 	GrantOutcome outcome;
 
 	/* If others wait already, go straight to the queue. */
-	if (wait == 0 || !wait_is_likely(resources, nresources))
+	if (wait == 0 || !wait_look_for_others(resources, nresources))
 	{
 		outcome = try_any(request, resources, nresources);
 		if (outcome.result == GRANTED)
@@ -142,7 +142,7 @@ acquire_any(const LeaseRequest *request, text **resources, int nresources, int64
 		stats_count(STATS_REFUSED);
 		return outcome;
 	}
-	return wait_in_turn(request, resources, nresources, wait, place);
+	return wait_in_turn(request, resources, nresources, wait, kind);
 }
 
 /* Several leases that are granted together. */

@@ -133,7 +133,7 @@ static bool
 must_let_end(const LeaseRow *row)
 {
 	return !row->locked_here && !row->written_here &&
-		is_ending(row->lease.resource, row->lease.slot);
+		probe_ending(row->lease.resource, row->lease.slot);
 }
 
 /* Give the ending lock back. */

@@ -146,9 +146,9 @@ find_entry(void)
 	return found;
 }
 
-/* Has this session an entry to count in? */
+/* Find the entry that this session counts in; false if there is none. */
 static inline bool
-counting(void)
+attach_counters(void)
 {
 	if (entry == NULL && attach_shared_area() && IsTransactionState())
 	{
@@ -162,7 +162,7 @@ counting(void)
 void
 stats_add(StatsCounter counter, uint64 amount)
 {
-	if (counting())
+	if (attach_counters())
 		pg_atomic_fetch_add_u64(&entry->counters[counter], amount);
 }
 
@@ -178,7 +178,7 @@ stats_wait_ended(int64 usecs)
 {
 	uint64		longest;
 
-	if (!counting())
+	if (!attach_counters())
 		return;
 
 	stats_add(STATS_WAIT_TIME, usecs);
@@ -210,7 +210,7 @@ stats_handed_off(int64 usecs)
 bool
 stats_read(StatsValues *values)
 {
-	if (!counting())
+	if (!attach_counters())
 		return false;
 	values->database = entry->database;
 	for (int i = 0; i < NUM_STATS_COUNTERS; i++)
@@ -222,14 +222,14 @@ stats_read(StatsValues *values)
 void
 stats_reset(void)
 {
-	if (counting())
+	if (attach_counters())
 		clear_entry(entry);
 }
 
 void
 stats_note_grant(void)
 {
-	if (counting() && pg_atomic_read_u32(&entry->granted) == 0)
+	if (attach_counters() && pg_atomic_read_u32(&entry->granted) == 0)
 		pg_atomic_write_u32(&entry->granted, 1);
 }
 

@@ -3,18 +3,18 @@
  * sessions.c
  *		Numbers of sessions, for leases that end with their session.
  *
- * A session that acquires such a lease takes a number and writes it to its
- * place in shared memory. The row of the lease keeps the number. The session
- * has ended if its number is no longer in its place. Nothing else ends it: no
+ * A session that acquires such a lease takes a number and writes it into an
+ * array in shared memory. The row of the lease keeps the number. The session
+ * has ended if the array no longer has its number. Nothing else ends it: no
  * error, no DISCARD, no lack of memory.
  *
- * The number contains the number of the place, which is that of the PGPROC. So
- * a look reads one place, without a lock. The rest of the number is counted
- * from a random start, which shared memory gets when it is created. So no
- * session has the number of an earlier one, also after a restart, a crash, or
- * a failover.
+ * The array has an element for each PGPROC, and the number of the session
+ * contains the number of its PGPROC. So a look reads one element, without a
+ * lock. The rest of the number is counted from a random start, which shared
+ * memory gets when it is created. So no session has the number of an earlier
+ * one, even after a restart, a crash, or a failover.
  *
- * The place is cleared in before_shmem_exit. A transaction of the session may
+ * The element is cleared in before_shmem_exit. A transaction of the session may
  * still be open then. It can no longer commit, and whatever it has written or
  * asserted is an obstacle to others until it is rolled back, like that of any
  * transaction.
@@ -37,17 +37,17 @@
 
 #include "server/server.h"
 
-/* A number is a count and, in the lowest bits, the place. */
-#define PLACE_BITS		18
-#define PLACE_MASK		((1 << PLACE_BITS) - 1)
+/* A number is a count and, in the lowest bits, the number of the PGPROC. */
+#define PROC_BITS		18
+#define PROC_MASK		((1 << PROC_BITS) - 1)
 #define START_BITS		44
 
-StaticAssertDecl(MAX_BACKENDS <= PLACE_MASK, "a place has to fit into its bits");
+StaticAssertDecl(MAX_BACKENDS <= PROC_MASK, "the number of a PGPROC has to fit into its bits");
 
 typedef struct Sessions
 {
 	pg_atomic_uint64 last;		/* count of the last number */
-	int			nplaces;
+	int			nprocs;
 	pg_atomic_uint64 numbers[FLEXIBLE_ARRAY_MEMBER];	/* indexed by PGPROC number; 0: none */
 } Sessions;
 
@@ -69,8 +69,8 @@ create_sessions(void *memory, int tranche)
 	if (!pg_strong_random(&start, sizeof(start)))
 		start = (uint64) GetCurrentTimestamp();
 	pg_atomic_init_u64(&created->last, start & ((UINT64CONST(1) << START_BITS) - 1));
-	created->nplaces = MaxBackends;
-	for (int i = 0; i < created->nplaces; i++)
+	created->nprocs = MaxBackends;
+	for (int i = 0; i < created->nprocs; i++)
 		pg_atomic_init_u64(&created->numbers[i], 0);
 }
 
@@ -119,7 +119,7 @@ session_number(void)
 	{
 		require_session_numbers();
 		before_shmem_exit(end_at_exit, (Datum) 0);
-		my_number = (int64) ((pg_atomic_add_fetch_u64(&sessions->last, 1) << PLACE_BITS) | MY_PROC_NUMBER);
+		my_number = (int64) ((pg_atomic_add_fetch_u64(&sessions->last, 1) << PROC_BITS) | MY_PROC_NUMBER);
 		pg_atomic_write_u64(&sessions->numbers[MY_PROC_NUMBER], (uint64) my_number);
 	}
 	return my_number;
@@ -128,7 +128,7 @@ session_number(void)
 LeaseSession
 session_state(int64 number)
 {
-	int			place = (int) (number & PLACE_MASK);
+	int			proc = (int) (number & PROC_MASK);
 
 	if (number == 0)
 		return SESSION_NONE;
@@ -138,7 +138,7 @@ session_state(int64 number)
 		return SESSION_MINE;
 	if (!attach_shared_area())
 		return PG_VERSION_NUM < 170000 ? SESSION_ENDED : SESSION_ALIVE;
-	if (place < sessions->nplaces && pg_atomic_read_u64(&sessions->numbers[place]) == (uint64) number)
+	if (proc < sessions->nprocs && pg_atomic_read_u64(&sessions->numbers[proc]) == (uint64) number)
 		return SESSION_ALIVE;
 	return SESSION_ENDED;
 }

@@ -11,7 +11,7 @@
  * subtransaction that took it is rolled back. So an entry counts only while
  * that subtransaction is active. The whole cache is dropped when the
  * transaction writes any lease. An entry also makes room for any other with
- * the same place.
+ * the same cell.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,7 +23,7 @@
 #include "rules/rules.h"
 #include "store/store.h"
 
-#define PLACES	1024
+#define NUM_CELLS	1024
 
 typedef struct Assertion
 {
@@ -32,21 +32,21 @@ typedef struct Assertion
 } Assertion;
 
 static MemoryContext cache_context; /* reset with the transaction */
-static Assertion *places[PLACES];	/* by the hash of the resource */
+static Assertion *cells[NUM_CELLS];	/* by the hash of the resource */
 
 uint64		assertions_version = 0;
 
 static Assertion **
-place_of(const text *resource)
+cell_of(const text *resource)
 {
-	return &places[hash_text(resource, 0) % PLACES];
+	return &cells[hash_text(resource, 0) % NUM_CELLS];
 }
 
 /* Get the claimed lease if this transaction has asserted it lately, else NULL. */
 const Lease *
 find_assertion(const text *resource, const Claim *claim)
 {
-	const Assertion *found = *place_of(resource);
+	const Assertion *found = *cell_of(resource);
 
 	return found != NULL && is_claimed(&found->lease, claim) && same_text(found->lease.resource, resource) &&
 		SubTransactionIsActive(found->made_in) ? &found->lease : NULL;
@@ -58,7 +58,7 @@ remember_assertion(const Lease *lease)
 {
 	MemoryContext caller_context = MemoryContextSwitchTo(cache_context);
 	Assertion  *assertion = palloc(sizeof(Assertion));
-	Assertion **place = place_of(lease->resource);
+	Assertion **cell = cell_of(lease->resource);
 
 	assertion->lease = *lease;
 	assertion->lease.resource = DatumGetTextPCopy(PointerGetDatum(lease->resource));
@@ -66,14 +66,14 @@ remember_assertion(const Lease *lease)
 	assertion->made_in = GetCurrentSubTransactionId();
 	MemoryContextSwitchTo(caller_context);
 
-	if (*place != NULL)
+	if (*cell != NULL)
 	{
-		pfree((*place)->lease.resource);
-		pfree((*place)->lease.owner);
-		pfree(*place);
+		pfree((*cell)->lease.resource);
+		pfree((*cell)->lease.owner);
+		pfree(*cell);
 		assertions_version++;
 	}
-	*place = assertion;
+	*cell = assertion;
 }
 
 void
@@ -83,7 +83,7 @@ forget_assertions(void)
 	if (MemoryContextIsEmpty(cache_context))
 		return;
 	MemoryContextReset(cache_context);
-	memset(places, 0, sizeof(places));
+	memset(cells, 0, sizeof(cells));
 }
 
 static void

@@ -9,7 +9,7 @@
  * leases that they did not get.
  *
  * Scans go backward. Index entries with equal keys are in the order of the
- * versions' places in the table, so the newest version mostly comes first. So
+ * versions' positions in the table, so the newest version mostly comes first. So
  * a look does not become slower while an old snapshot keeps vacuum from
  * removing dead versions.
  *
@@ -337,12 +337,12 @@ store_look_committed(LeaseStore *store, const text *resource, LeaseRows *rows)
 bool
 store_look_again(LeaseStore *store, const ItemPointerData *tid, LeaseRow *row)
 {
-	ItemPointerData place = *tid;
+	ItemPointerData copy = *tid;
 	SnapshotData dirty;
 	bool		found;
 
 	InitDirtySnapshot(dirty);
-	found = table_tuple_fetch_row_version(store->table, &place, &dirty, store->slot);
+	found = table_tuple_fetch_row_version(store->table, &copy, &dirty, store->slot);
 	if (found)
 		read_row(store, &dirty, row);
 	ExecClearTuple(store->slot);

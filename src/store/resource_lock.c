@@ -129,9 +129,9 @@ lock_ending(const text *resource, int slot, LOCKMODE mode)
 	LockAcquire(&tag, mode, false, false);
 }
 
-/* Does another session wait to end the lease in this slot? */
+/* Try the ending lock: does another session wait to end the lease in this slot? */
 bool
-is_ending(const text *resource, int slot)
+probe_ending(const text *resource, int slot)
 {
 	LOCKTAG		tag = ending_tag(resource, slot);
 

@@ -44,7 +44,7 @@ extern void unlock_resource_if_locked(const text *resource);
 
 #define ALL_SLOTS	(MAX_SLOT + 1)	/* of a break, so that one follows the other */
 extern void lock_ending(const text *resource, int slot, LOCKMODE mode);
-extern bool is_ending(const text *resource, int slot);
+extern bool probe_ending(const text *resource, int slot);
 extern void unlock_ending(const text *resource, int slot, LOCKMODE mode);
 
 /* look.c: what the rows are now */

@@ -46,9 +46,9 @@ typedef struct WaitNode
 	uint64		key;			/* of a process or an owner in the hash table */
 	int			pid;			/* of a process; else 0 */
 	const Lease *lease;			/* one of an owner; else NULL */
-	struct Place *place;		/* for a waiter of a line, and all before it; else NULL */
-	const Waiter *waiter;		/* NULL: the process does not wait for a lease. It is not copied, see list_places() */
-	List	   *places;			/* of the waiter in its lines */
+	struct SeenEntry *entry;	/* for a waiter of a line, and all before it; else NULL */
+	const Waiter *waiter;		/* NULL: the process does not wait for a lease. It is not copied, see list_entries() */
+	List	   *entries;			/* of the waiter in its lines */
 	uint64		wait;			/* ticket of the waiter */
 	bool		looks;			/* in one of its lines, or is about to, or commits */
 	bool		is_awaited;		/* a waiter was refused because of a transaction of this process */
@@ -69,8 +69,8 @@ typedef struct Edge
 	WaitNode   *to;
 } Edge;
 
-/* A waiter in one of its lines. */
-typedef struct Place
+/* What the search has seen of a waiter in one of its lines. */
+typedef struct SeenEntry
 {
 	uint64		line_number;	/* which no other line has */
 	uint64		turn;
@@ -81,20 +81,20 @@ typedef struct Place
 	int			spare;			/* number of slots that may stay taken */
 	WaitNode   *process;		/* of the waiter */
 	WaitNode   *up_to_here;		/* this waiter and all before it */
-	struct Place *first;		/* of the line */
+	struct SeenEntry *first;		/* of the line */
 
 	/* What blocks all waiters of the line that ask for the same as this one, which is the first of them. */
 	bool		looked;
 	List	   *blockers;		/* of SlotBlocker */
 	WaitNode   *obstacles;		/* the same as a node, for all to whom none of them belongs; NULL: not yet made */
-} Place;
+} SeenEntry;
 
 typedef struct Search
 {
 	LeaseStore *store;
 	HTAB	   *named;			/* the nodes of processes and owners */
-	Place	   *places;			/* sorted by line and turn */
-	int			nplaces;
+	SeenEntry  *entries;			/* sorted by line and turn */
+	int			nentries;
 	List	   *nodes;			/* the graph; first our own process. In the end, the members of the deadlock */
 } Search;
 
@@ -168,10 +168,10 @@ acts_for(const Waiter *waiter, const Lease *lease)
 }
 
 static int
-compare_places(const void *a, const void *b)
+compare_entries(const void *a, const void *b)
 {
-	const Place *x = a;
-	const Place *y = b;
+	const SeenEntry *x = a;
+	const SeenEntry *y = b;
 
 	if (x->line_number != y->line_number)
 		return x->line_number < y->line_number ? -1 : 1;
@@ -184,12 +184,12 @@ compare_places(const void *a, const void *b)
  * wait that has ended belongs to a ticket that the second search does not find.
  */
 static void
-list_places(Search *search)
+list_entries(Search *search)
 {
 	HASHCTL		table = {.keysize = sizeof(uint64), .entrysize = sizeof(WaitNode), .hcxt = CurrentMemoryContext};
 
 	search->named = hash_create("waits", 128, &table, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	search->places = palloc_extended(sizeof(Place) * MaxBackends * MAX_LINES, MCXT_ALLOC_HUGE);
+	search->entries = palloc_extended(sizeof(SeenEntry) * MaxBackends * MAX_LINES, MCXT_ALLOC_HUGE);
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		const Waiter *waiter = queue_waiter(i);
@@ -206,38 +206,38 @@ list_places(Search *search)
 		process->looks = waiter->commits;
 		for (int line = 0; line < info->nlines; line++)
 		{
-			Place	   *place = &search->places[search->nplaces++];
+			SeenEntry  *entry = &search->entries[search->nentries++];
 
-			*place = (Place) {.process = process, .line = line};
-			place->line_number = waiter->entry[line].line.number;
-			place->turn = entry_turn(&waiter->entry[line]);
-			place->state = entry_state(&waiter->entry[line]);
-			place->awaited = waiter->entry[line].awaited;
-			place->spare = info->mode == MODE_EXCLUSIVE ? 0 : info->mode == MODE_PERMIT ? info->permits - 1 : MAX_SLOT;
-			process->looks |= place->state == TURN_CALLED || place->state == TURN_SKIPPED;
+			*entry = (SeenEntry) {.process = process, .line = line};
+			entry->line_number = waiter->entry[line].line.number;
+			entry->turn = entry_turn(&waiter->entry[line]);
+			entry->state = entry_state(&waiter->entry[line]);
+			entry->awaited = waiter->entry[line].awaited;
+			entry->spare = info->mode == MODE_EXCLUSIVE ? 0 : info->mode == MODE_PERMIT ? info->permits - 1 : MAX_SLOT;
+			process->looks |= entry->state == TURN_CALLED || entry->state == TURN_SKIPPED;
 		}
 	}
-	qsort(search->places, search->nplaces, sizeof(Place), compare_places);
-	for (Place *place = search->places; place < search->places + search->nplaces; place++)
+	qsort(search->entries, search->nentries, sizeof(SeenEntry), compare_entries);
+	for (SeenEntry *entry = search->entries; entry < search->entries + search->nentries; entry++)
 	{
-		bool		first = place == search->places || place[-1].line_number != place->line_number;
+		bool		first = entry == search->entries || entry[-1].line_number != entry->line_number;
 
-		place->first = first ? place : place[-1].first;
-		place->awaited_pid = !first && place[-1].awaited == place->awaited ?
-			place[-1].awaited_pid : transaction_pid(place->awaited);
-		if (place->awaited_pid != 0)
-			find_node(search, place->awaited_pid, NULL)->is_awaited = true;
-		place->up_to_here = palloc0(sizeof(WaitNode));
-		place->up_to_here->place = place;
-		place->process->places = lappend(place->process->places, place);
+		entry->first = first ? entry : entry[-1].first;
+		entry->awaited_pid = !first && entry[-1].awaited == entry->awaited ?
+			entry[-1].awaited_pid : transaction_pid(entry->awaited);
+		if (entry->awaited_pid != 0)
+			find_node(search, entry->awaited_pid, NULL)->is_awaited = true;
+		entry->up_to_here = palloc0(sizeof(WaitNode));
+		entry->up_to_here->entry = entry;
+		entry->process->entries = lappend(entry->process->entries, entry);
 	}
 }
 
 /* A waiter that stands aside, or was skipped, is before nobody. */
 static bool
-is_before_others(const Place *place)
+is_before_others(const SeenEntry *entry)
 {
-	return place->state != TURN_ASIDE && place->state != TURN_SKIPPED;
+	return entry->state != TURN_ASIDE && entry->state != TURN_SKIPPED;
 }
 
 /*
@@ -245,26 +245,26 @@ is_before_others(const Place *place)
  * many edges as waiters, not their square.
  */
 static void
-describe_place(Search *search, WaitNode *node)
+describe_entry(Search *search, WaitNode *node)
 {
-	Place	   *place = node->place;
+	SeenEntry  *entry = node->entry;
 
-	if (is_before_others(place))
-		add_edge(search, node, EDGE_PART, place->process, 0);
-	if (place > place->first)
-		add_edge(search, node, EDGE_PART, place[-1].up_to_here, 0);
+	if (is_before_others(entry))
+		add_edge(search, node, EDGE_PART, entry->process, 0);
+	if (entry > entry->first)
+		add_edge(search, node, EDGE_PART, entry[-1].up_to_here, 0);
 }
 
 /* The waiters before this one in its line, except for those that wait for a transaction of this process. */
 static void
-add_waiters_before(Search *search, WaitNode *node, Place *own)
+add_waiters_before(Search *search, WaitNode *node, SeenEntry *own)
 {
 	if (own > own->first && !own->process->is_awaited)
 		add_edge(search, node, EDGE_ORDER, own[-1].up_to_here, own[-1].turn);
 	else
-		for (Place *place = own->first; place < own; place++)
-			if (is_before_others(place) && place->awaited_pid != own->process->pid)
-				add_edge(search, node, EDGE_ORDER, place->process, place->turn);
+		for (SeenEntry *entry = own->first; entry < own; entry++)
+			if (is_before_others(entry) && entry->awaited_pid != own->process->pid)
+				add_edge(search, node, EDGE_ORDER, entry->process, entry->turn);
 }
 
 /* Is this the waiter's own lease or transaction? */
@@ -308,35 +308,35 @@ add_obstacles(Search *search, WaitNode *node, List *blockers, int spare, const W
 
 /* All that must happen before a waiter gets the lease of one of its lines. */
 static void
-add_line(Search *search, WaitNode *node, Place *place)
+add_line(Search *search, WaitNode *node, SeenEntry *entry)
 {
-	const Waiter *waiter = place->process->waiter;
-	Place	   *same = place->first;
+	const Waiter *waiter = entry->process->waiter;
+	SeenEntry  *same = entry->first;
 	bool		own = false;
 	ListCell   *cell;
 
 	/* A transaction that changes or locks a free row blocks only who wants that row. */
-	add_process(search, node, place->awaited_pid, place->awaited);
-	if (place->state == TURN_AWAY)
+	add_process(search, node, entry->awaited_pid, entry->awaited);
+	if (entry->state == TURN_AWAY)
 		return;
 
-	while (same->spare != place->spare)
+	while (same->spare != entry->spare)
 		same++;
 	if (!same->looked)
-		same->blockers = find_obstacles(look_at_line(search->store, &waiter->info, place->line), &waiter->info);
+		same->blockers = find_obstacles(look_at_line(search->store, &waiter->info, entry->line), &waiter->info);
 	same->looked = true;
 	foreach(cell, same->blockers)
 		own |= is_own(waiter, lfirst(cell));
 	if (own)
-		add_obstacles(search, node, same->blockers, place->spare, waiter);
+		add_obstacles(search, node, same->blockers, entry->spare, waiter);
 	else
 	{
 		if (same->obstacles == NULL)
-			add_obstacles(search, same->obstacles = palloc0(sizeof(WaitNode)), same->blockers, place->spare, NULL);
+			add_obstacles(search, same->obstacles = palloc0(sizeof(WaitNode)), same->blockers, entry->spare, NULL);
 		add_edge(search, node, EDGE_PART, same->obstacles, 0);
 	}
-	if (place->state != TURN_ASIDE)
-		add_waiters_before(search, node, place);
+	if (entry->state != TURN_ASIDE)
+		add_waiters_before(search, node, entry);
 }
 
 /* Wait for the processes that block this one by locks of the server. */
@@ -355,16 +355,16 @@ add_server_blockers(Search *search, WaitNode *node)
 static void
 describe_process(Search *search, WaitNode *node)
 {
-	int			nlines = list_length(node->places);
+	int			nlines = list_length(node->entries);
 	WaitNode   *any;
 	ListCell   *cell;
 
 	add_server_blockers(search, node);
 	if (nlines == 0 || node->looks || node->waiter->info.nlines < node->waiter->info.nresources)
 		return;
-	node->sleeps = node->edges == NIL && ((const Place *) linitial(node->places))->state != TURN_AWAY;
+	node->sleeps = node->edges == NIL && ((const SeenEntry *) linitial(node->entries))->state != TURN_AWAY;
 	any = add_part(search, node, nlines - 1);
-	foreach(cell, node->places)
+	foreach(cell, node->entries)
 		add_line(search, nlines == 1 ? any : add_part(search, any, 0), lfirst(cell));
 }
 
@@ -372,9 +372,9 @@ describe_process(Search *search, WaitNode *node)
 static void
 describe_owner(Search *search, WaitNode *node)
 {
-	for (Place *place = search->places; place < search->places + search->nplaces; place++)
-		if (place->line == 0 && acts_for(place->process->waiter, node->lease))
-			add_edge(search, node, EDGE_PART, place->process, 0);
+	for (SeenEntry *entry = search->entries; entry < search->entries + search->nentries; entry++)
+		if (entry->line == 0 && acts_for(entry->process->waiter, node->lease))
+			add_edge(search, node, EDGE_PART, entry->process, 0);
 }
 
 /* --- Nodes in a deadlock -------------------------------------------------- */
@@ -457,7 +457,7 @@ find_deadlock(Search *search)
 	WaitNode   *own;
 	int			nnodes;
 
-	list_places(search);
+	list_entries(search);
 	own = find_node(search, MyProcPid, NULL);
 	own->stuck = true;
 	search->nodes = list_make1(own);
@@ -470,8 +470,8 @@ find_deadlock(Search *search)
 			describe_process(search, node);
 		else if (node->lease != NULL)
 			describe_owner(search, node);
-		else if (node->place != NULL)
-			describe_place(search, node);
+		else if (node->entry != NULL)
+			describe_entry(search, node);
 	}
 
 	do

@@ -20,7 +20,10 @@
 
 WaitQueue  *wait_queue = NULL;
 
-/* Waiters whose latches must be set after the bucket's lock is released; more of them get up at once. */
+/*
+ * Waiters whose latches must be set after the bucket's lock is released. Beyond
+ * MAX_WOKEN, latches are set under the lock.
+ */
 #define MAX_WOKEN 100
 static int	woken[MAX_WOKEN];
 static int	nwoken = 0;
@@ -124,7 +127,7 @@ queue_lock(uint64 hash)
 }
 
 void
-queue_unlock(uint64 hash)
+queue_unlock_and_wake(uint64 hash)
 {
 	LWLockRelease(&bucket_of(hash)->lock);
 	while (nwoken > 0)
@@ -132,11 +135,11 @@ queue_unlock(uint64 hash)
 }
 
 /*
- * Make a waiter look again. The latch alone is not enough: between a look and
+ * Note that a waiter must look again: queue_unlock_and_wake() sets its latch. The latch alone is not enough: between a look and
  * the sleep the waiter may wait for something else, and reset the latch.
  */
 void
-queue_wake(const Entry *entry)
+queue_note_wakeup(const Entry *entry)
 {
 	pg_atomic_fetch_add_u32(&queue_waiter(entry->waiter)->news, 1);
 	if (nwoken < MAX_WOKEN)
@@ -289,7 +292,7 @@ queue_join(text **resources, int nresources, const LeaseRequest *request, int64 
 		if (entry->line.number == 0)
 			entry->line.number = next_ticket();
 		queue_append(entry);
-		queue_unlock(hash);
+		queue_unlock_and_wake(hash);
 	}
 
 	pg_write_barrier();
@@ -348,7 +351,7 @@ wait_is_contended(const text *resource)
 		return false;
 	queue_lock(hash);
 	contended = queue_find_line(hash, resource).number != 0;
-	queue_unlock(hash);
+	queue_unlock_and_wake(hash);
 	return contended;
 }
 

@@ -70,7 +70,7 @@ typedef struct Link
 	int			next;
 } Link;
 
-/* A waiter's place in a line. */
+/* A waiter in one of its lines. */
 typedef struct Entry
 {
 	Link		link;
@@ -165,14 +165,14 @@ extern Entry *queue_entry(int number);	/* NULL for NOBODY */
 extern Waiter *queue_join(text **resources, int nresources, const LeaseRequest *request, int64 timeout);
 extern void queue_suspect(int number);	/* make a waiter check for a deadlock */
 
-/* Lock the bucket of a hash. What follows needs the lock; the unlock sets the latches of waiters that were woken. */
+/* Lock the bucket of a hash. What follows needs the lock. The unlock sets the latches of the waiters for whom a wake-up was noted. */
 extern void queue_lock(uint64 hash);
-extern void queue_unlock(uint64 hash);
+extern void queue_unlock_and_wake(uint64 hash);
 extern Line queue_find_line(uint64 hash, const text *resource);
 extern Entry *queue_next_in_line(const Entry *previous, Line line);
 extern void queue_append(Entry *entry);
 extern void queue_take_out(Entry *entry);
-extern void queue_wake(const Entry *entry);
+extern void queue_note_wakeup(const Entry *entry);
 extern void call_first(Line line, int64 free_at);	/* turns.c */
 
 /* turns.c: changes of a waiter's state by its own backend */

@@ -26,13 +26,14 @@
 
 /* Can the server detect that a client has closed its connection during a wait? */
 static bool
-client_is_watched(void)
+client_reports_closed(void)
 {
 	return MyProcPort != NULL && WaitEventSetCanReportClosed();
 }
 
+/* At the next check for interrupts. */
 static void
-client_is_gone(void)
+end_for_lost_client(void)
 {
 	ClientConnectionLost = true;
 	InterruptPending = true;
@@ -46,7 +47,7 @@ sleep_until(int64 until)
 	long		timeout = (long) ((Max(until - clock_monotonic(), 0) + 999) / 1000);
 	uint32		wait_event = WaitEventExtensionNew("LeaseLockWait");
 
-	if (client_is_watched())
+	if (client_reports_closed())
 	{
 		WaitEvent	events[FeBeWaitSetNEvents];
 		int			n;
@@ -58,7 +59,7 @@ sleep_until(int64 until)
 			if (events[i].events & WL_LATCH_SET)
 				ResetLatch(MyLatch);
 			if (events[i].events & WL_SOCKET_CLOSED)
-				client_is_gone();
+				end_for_lost_client();
 			if (events[i].events & WL_POSTMASTER_DEATH)
 				proc_exit(1);
 		}
@@ -74,7 +75,7 @@ sleep_until(int64 until)
 void
 check_client(void)
 {
-	if (client_is_watched() && !pq_check_connection())
-		client_is_gone();
+	if (client_reports_closed() && !pq_check_connection())
+		end_for_lost_client();
 	CHECK_FOR_INTERRUPTS();
 }

@@ -24,7 +24,7 @@
 #define ALARM_SLACK 1000
 
 /* A waiter checks its line after as many times handoff_timeout as there are waiters before it. */
-#define MAX_WATCH_FACTOR 8
+#define MAX_CHECK_FACTOR 8
 
 static int	handoff_timeout = 1000;
 
@@ -77,11 +77,12 @@ call(Entry *entry)
 }
 
 /*
- * Somebody in the line waits for this transaction, or for any if that is
- * invalid. Sessions that run it go first: see waits_for_me().
+ * Note a wake-up of the sessions in the line that run this transaction or, if
+ * it is invalid, any transaction. They go before waiters that wait for it: see
+ * waits_for_me().
  */
 static void
-wake_sessions(Line line, TransactionId top)
+note_sessions_wakeup(Line line, TransactionId top)
 {
 	Entry	   *entry = NULL;
 
@@ -90,7 +91,7 @@ wake_sessions(Line line, TransactionId top)
 		TransactionId xid = GetPGProcByNumber(entry->waiter)->xid;
 
 		if (TransactionIdIsValid(xid) && (xid == top || !TransactionIdIsValid(top)))
-			queue_wake(entry);
+			queue_note_wakeup(entry);
 	}
 }
 
@@ -110,7 +111,7 @@ call_first(Line line, int64 free_at)
 
 	while ((entry = queue_next_in_line(entry, line)) != NULL && is_passed_over(entry))
 		if (entry->waiter != MY_PROC_NUMBER)
-			queue_wake(entry);
+			queue_note_wakeup(entry);
 
 	if (entry == NULL)
 		return;
@@ -121,11 +122,11 @@ call_first(Line line, int64 free_at)
 	if (entry_state(entry) != TURN_AWAY && alarm_of(entry) > free_at && alarm_of(entry) - free_at > ALARM_SLACK)
 	{
 		call(entry);
-		queue_wake(entry);
+		queue_note_wakeup(entry);
 		return;
 	}
 	if (TransactionIdIsValid(entry->awaited))
-		wake_sessions(line, InvalidTransactionId);
+		note_sessions_wakeup(line, InvalidTransactionId);
 }
 
 /*
@@ -192,7 +193,7 @@ take_turn(Line line)
 		if (entry_state(entry) == TURN_QUEUED)
 		{
 			call(entry);
-			queue_wake(entry);
+			queue_note_wakeup(entry);
 		}
 		else if (entry_state(entry) == TURN_AWAY && !TransactionIdIsInProgress(entry->awaited))
 			call(entry);		/* the lock manager wakes it */
@@ -217,18 +218,18 @@ wait_take_turn(const text *resource)
 	RACE_POINT("before its turn");
 	queue_lock(hash);
 	mine = take_turn(queue_find_line(hash, resource));
-	queue_unlock(hash);
+	queue_unlock_and_wake(hash);
 	return mine;
 }
 
 /* Until when may a waiter sleep? The second one checks often, the others more rarely, so that few wake up. */
 static int64
-next_watch(const Entry *own)
+next_line_check(const Entry *own)
 {
 	Entry	   *entry = NULL;
 	int			before = 0;
 
-	while ((entry = queue_next_in_line(entry, own->line)) != own && before < MAX_WATCH_FACTOR)
+	while ((entry = queue_next_in_line(entry, own->line)) != own && before < MAX_CHECK_FACTOR)
 		before++;
 	return before == 0 ? NEVER : clock_monotonic() + handoff_timeout * INT64CONST(1000) * before;
 }
@@ -248,7 +249,7 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 	Entry	   *entry = &waiter->entry[line];
 	bool		open = refusal->result == REFUSED_OPEN;
 	TurnState	state = refusal->own_lease ? TURN_ASIDE : open && waiter->info.nresources == 1 ? TURN_AWAY : TURN_QUEUED;
-	int64		watch = 0;
+	int64		check_by = 0;
 
 	queue_lock(entry->line.hash);
 	if (pg_atomic_read_u32(&waiter->news) == news_seen)
@@ -261,15 +262,15 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 		entry->known_end = open || refusal->open ? 0 : monotonic_time(refusal->held_until);
 		pg_atomic_write_u32(&entry->state, state);
 		if (open && !is_known)	/* else two waiters could keep each other awake */
-			wake_sessions(entry->line, SubTransGetTopmostTransaction(refusal->transaction));
+			note_sessions_wakeup(entry->line, SubTransGetTopmostTransaction(refusal->transaction));
 		if (stands_aside)
 			call_first(entry->line, 0);
-		watch = stands_aside ? 0 : state == TURN_AWAY ? NEVER : next_watch(entry);
+		check_by = stands_aside ? 0 : state == TURN_AWAY ? NEVER : next_line_check(entry);
 	}
 	else if (entry_state(entry) == TURN_CALLED)
 		entry->called_at = clock_monotonic();	/* it has looked, and will look again */
-	queue_unlock(entry->line.hash);
-	return watch;
+	queue_unlock_and_wake(entry->line.hash);
+	return check_by;
 }
 
 /*
@@ -290,7 +291,7 @@ wake_behind_late(Line line)
 	if (late && entry != NULL && entry_state(entry) != TURN_AWAY)
 	{
 		entry->known_end = 0;
-		queue_wake(entry);
+		queue_note_wakeup(entry);
 	}
 }
 
@@ -350,7 +351,7 @@ turns_leave(Waiter *waiter, const text *granted)
 			if (entry_state(entry) == TURN_CALLED && (free_since == 0 || entry->called_at < free_since))
 				free_since = entry->called_at;
 		}
-		queue_unlock(entry->line.hash);
+		queue_unlock_and_wake(entry->line.hash);
 	}
 	pg_atomic_exchange_u64(&waiter->ticket, 0);
 	return free_since;

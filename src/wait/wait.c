@@ -50,9 +50,9 @@ static struct
 	int64		deadline;
 	int64		lock_deadline;	/* of lock_timeout */
 	int64		ends_at;		/* the earlier of both */
-	int64		next_check;		/* next look without a wake-up, and check for deadlocks */
+	int64		next_deadlock_check;	/* next look without a wake-up, and check for deadlocks */
 	uint32		news_seen;		/* news counter before the last look */
-	int64		next_watch;		/* the line may need that look by then; 0: it must follow at once */
+	int64		next_line_check;	/* the line may need that look by then; 0: it must follow at once */
 }			my_wait;
 
 void
@@ -78,11 +78,11 @@ leave_at_exit(int code, Datum arg)
 }
 
 /*
- * Can there be a waiter for one of these resources already? Then a caller that
- * is ready to wait skips its first try outside the queue.
+ * Look whether there can be a waiter for one of these resources already. Then a
+ * caller that is ready to wait skips its first try outside the queue.
  */
 bool
-wait_is_likely(text **resources, int nresources)
+wait_look_for_others(text **resources, int nresources)
 {
 	bool		any = false;
 
@@ -106,7 +106,7 @@ begin_look(void)
 	uint32		away = TURN_AWAY;
 
 	my_wait.looks = true;
-	my_wait.next_watch = NEVER;
+	my_wait.next_line_check = NEVER;
 	if (my_wait.waiter == NULL)
 		return;
 	pg_atomic_compare_exchange_u32(&my_wait.waiter->entry[0].state, &away, TURN_QUEUED);
@@ -135,7 +135,7 @@ wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 
 	my_wait.deadline = timeout < 0 ? NEVER : now + timeout;
 	my_wait.lock_deadline = LockTimeout > 0 ? now + LockTimeout * INT64CONST(1000) : NEVER;
 	my_wait.ends_at = Min(my_wait.deadline, my_wait.lock_deadline);
-	my_wait.next_check = now + DeadlockTimeout * INT64CONST(1000);
+	my_wait.next_deadlock_check = now + DeadlockTimeout * INT64CONST(1000);
 	RACE_POINT("before a waiter joins");
 	if (attach_shared_area())
 	{
@@ -160,7 +160,7 @@ wait_note_refusal(int which, const GrantOutcome *refusal)
 	if (waiter == NULL || !my_wait.looks || refusal->result == GRANTED || which >= waiter->info.nlines)
 		return;
 	RACE_POINT("before a waiter tells its refusal");
-	my_wait.next_watch = Min(my_wait.next_watch,
+	my_wait.next_line_check = Min(my_wait.next_line_check,
 							 turns_were_refused(waiter, which, refusal, my_wait.news_seen));
 }
 
@@ -200,18 +200,18 @@ check_lock_timeout(void)
 }
 
 /*
- * Is it time to check for a deadlock? The intervals grow; another waiter can
- * ask for a check at once.
+ * Begin a check for a deadlock if it is time; else returns false. The intervals
+ * grow; another waiter can ask for a check at once.
  */
 static bool
-is_time_to_check(void)
+begin_deadlock_check(void)
 {
 	int64		now = clock_monotonic();
 	bool		is_suspect = pg_atomic_exchange_u32(&my_wait.waiter->suspect, 0) != 0;
 
-	if (now < my_wait.next_check)
+	if (now < my_wait.next_deadlock_check)
 		return is_suspect;
-	my_wait.next_check = now + Min(now - my_wait.begun_at + DeadlockTimeout * INT64CONST(1000), LONGEST_SLEEP);
+	my_wait.next_deadlock_check = now + Min(now - my_wait.begun_at + DeadlockTimeout * INT64CONST(1000), LONGEST_SLEEP);
 	return true;
 }
 
@@ -230,11 +230,11 @@ sleep_behind_lease(const GrantOutcome *refusal)
 		return;
 	}
 
-	until = Min(until, my_wait.next_check);
+	until = Min(until, my_wait.next_deadlock_check);
 	if (refusal->open || waiter->info.nlines < waiter->info.nresources)
 		until = Min(until, now + OPEN_INTERVAL);
 	pg_atomic_exchange_u64(&waiter->alarm, (uint64) until);
-	until = Min(until, my_wait.next_watch); /* such a look is no duty */
+	until = Min(until, my_wait.next_line_check); /* such a look is no duty */
 	RACE_POINT("before a waiter sleeps");
 	while (pg_atomic_read_u32(&waiter->news) == my_wait.news_seen && clock_monotonic() < until)
 		sleep_until(until);
@@ -256,7 +256,7 @@ static void
 wait_behind_transaction(const GrantOutcome *refusal)
 {
 	TransactionId transaction = refusal->transaction;
-	int64		check = Max(my_wait.next_check, clock_monotonic() + DeadlockTimeout * INT64CONST(2000));
+	int64		check = Max(my_wait.next_deadlock_check, clock_monotonic() + DeadlockTimeout * INT64CONST(2000));
 
 	RACE_POINT("before a waiter is away");
 	lock_wait_until(Min(my_wait.ends_at, check), wait_in_lock_manager, &transaction);
@@ -275,27 +275,33 @@ wait_may_go_on(const GrantOutcome *refusal)
 		return false;
 	check_lock_timeout();
 	if (my_wait.waiter != NULL && pg_atomic_read_u32(&my_wait.waiter->news) != my_wait.news_seen)
-		my_wait.next_watch = 0;
+		my_wait.next_line_check = 0;
 	return true;
 }
 
 /*
- * The waiter begins to commit, or has committed. A commit may wait for a
- * standby, or for a lock. The leases that the waiter asks for do not keep it
- * from its end.
+ * The waiter is about to commit. A commit may wait for a standby, or for a
+ * lock. The leases that the waiter asks for do not keep it from its end.
  */
 void
-wait_commits(bool begins)
+wait_begin_commit(void)
 {
 	if (my_wait.waiter != NULL)
-		my_wait.waiter->commits = begins;
+		my_wait.waiter->commits = true;
+}
+
+void
+wait_end_commit(void)
+{
+	if (my_wait.waiter != NULL)
+		my_wait.waiter->commits = false;
 }
 
 /* Wait until the obstacle that refused a try may be gone. */
 void
 wait_sleep(const GrantOutcome *refusal)
 {
-	if (my_wait.next_watch == 0)
+	if (my_wait.next_line_check == 0)
 		CHECK_FOR_INTERRUPTS();
 	else if (refusal->result == REFUSED_OPEN)
 		wait_behind_transaction(refusal);
@@ -305,14 +311,14 @@ wait_sleep(const GrantOutcome *refusal)
 }
 
 /*
- * Look again after a sleep. Fails if this backend is the victim of a deadlock.
- * That is checked before the look, since a look may call the waiter that we
- * wait for.
+ * Prepare the look after a sleep. Fails if this backend is the victim of a
+ * deadlock. That is checked before the look, since a look may call the waiter
+ * that we wait for.
  */
 void
-wait_look_again(void)
+wait_prepare_look(void)
 {
-	if (my_wait.waiter != NULL && is_time_to_check())
+	if (my_wait.waiter != NULL && begin_deadlock_check())
 		check_deadlock();
 	RACE_POINT("before a waiter comes back");
 	begin_look();

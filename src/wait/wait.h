@@ -21,15 +21,16 @@
 
 /* wait.c: the steps of the loop */
 extern void wait_init(void);
-extern bool wait_is_likely(text **resources, int nresources);
+extern bool wait_look_for_others(text **resources, int nresources);
 extern void wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 timeout);
 extern bool wait_is_called(void);
 extern bool wait_lock_resource(const text *resource);
 extern void wait_note_refusal(int which, const GrantOutcome *refusal);
 extern bool wait_may_go_on(const GrantOutcome *refusal);
-extern void wait_commits(bool begins);
+extern void wait_begin_commit(void);
+extern void wait_end_commit(void);
 extern void wait_sleep(const GrantOutcome *refusal);
-extern void wait_look_again(void);
+extern void wait_prepare_look(void);
 extern void wait_end(const text *granted);
 
 /* turns.c: turns of waiters */

@@ -89,7 +89,7 @@ wake_after_change(const Change *change, bool committed)
 		call_all_lines(change->hash);
 	else
 		call_first(queue_find_line(change->hash, change->resource), free_at);
-	queue_unlock(change->hash);
+	queue_unlock_and_wake(change->hash);
 }
 
 static void
