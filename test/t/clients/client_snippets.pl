@@ -1,5 +1,5 @@
-# The programs in docs/clients.md do what the document says. Each gets what it leaves out: a connection before it, and
-# a line at its end that prints what it did.
+# The program in the README runs as it is printed. The programs in docs/clients.md do what the document says; each gets
+# what it leaves out: a connection before it, and a line at its end that prints what it did.
 use strict;
 use warnings;
 
@@ -92,6 +92,28 @@ PROGRAM
 }
 
 is($node->safe_psql('postgres', 'SELECT resource FROM lease_status'), 'vault', 'nothing is left leased');
+
+SKIP:
+{
+	my $root = "$FindBin::RealBin/../../..";
+	my ($program) = slurp_file("$root/README.md") =~ /^```python\n(.*?)^```$/ms;
+	my $python = can_run([ 'python3', '/usr/bin/python3' ], '-c', 'import psycopg')
+	  or skip 'no Python with psycopg (Debian: python3-psycopg)', 2;
+	local $ENV{PYTHONPATH} = "$root/clients/python";
+
+	$node->safe_psql('postgres', 'CREATE DATABASE app');
+	$node->safe_psql('app', q{
+		CREATE EXTENSION lease_lock;
+		CREATE TABLE invoice (id int PRIMARY KEY, sent boolean NOT NULL);
+		INSERT INTO invoice VALUES (17, false);
+		GRANT SELECT, UPDATE ON invoice TO app;
+	});
+	# In a file: with -c, Python would find the library of the extension, lease_lock.so, in this folder.
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/readme.py';
+	append_to_file($file, $program);
+	like(printed($node, [$python], $file), qr/^invoice 17 is ours; token \d+\n$/, 'README: runs as printed');
+	is($node->safe_psql('app', 'SELECT sent FROM invoice'), 't', 'README: and writes');
+}
 
 # The extension in another schema: with the option that the document names, and not without it.
 $node->safe_psql('postgres', 'CREATE DATABASE elsewhere');
