@@ -117,9 +117,9 @@ put_grant(const GrantOutcome *outcome, Datum *values, bool *isnull)
  * them, the result is too small.
  */
 static int64
-time_waited(const GrantOutcome *outcome, int64 begun)
+time_waited(const GrantOutcome *outcome, MonotonicTime begun)
 {
-	int64		elapsed = clock_monotonic() - begun;
+	int64		elapsed = mono_since(begun);
 
 	return outcome->result == GRANTED ? elapsed - (clock_now() - outcome->granted_at) : elapsed;
 }
@@ -145,7 +145,7 @@ lease_request(PG_FUNCTION_ARGS)
 {
 	LeaseRequest request = {0};
 	GrantOutcome outcome;
-	int64		begun = clock_monotonic();
+	MonotonicTime begun = clock_monotonic();
 	int64		wait;
 	TupleDesc	desc;
 	Datum		values[7];

@@ -141,11 +141,11 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 	return ttl;
 }
 
-/* Get the time to wait, in microseconds; negative: without limit. */
+/* Get the time to wait, in microseconds; FOREVER: without limit. */
 int64
 wait_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 {
-	return PG_ARGISNULL(argno) ? -1 :
+	return PG_ARGISNULL(argno) ? FOREVER :
 		interval_arg(fcinfo, argno, "wait for", resource, 0, MAX_TTL,
 					 "Give an interval of zero to " YEARS ", or NULL to wait without limit.");
 }
@@ -325,7 +325,7 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 		require_session_numbers();
 	if (request->session && PG_ARGISNULL(ttl_argno))
 	{
-		request->ttl = NO_TTL;
+		request->ttl = FOREVER;
 		require_ttl_allowed(request->ttl, request->resource);
 	}
 	else

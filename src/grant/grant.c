@@ -42,7 +42,7 @@ refused(const LeaseRows *rows, const Decision *decision)
 static TimestampTz
 end_of_lease(const LeaseRequest *request, TimestampTz now)
 {
-	return request->ttl == NO_TTL ? DT_NOEND : now + request->ttl;
+	return request->ttl == FOREVER ? DT_NOEND : now + request->ttl;
 }
 
 /* Fill in a lease that is granted now. */

@@ -123,7 +123,7 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
 
 /*
  * Grant the first lease that becomes free. Waits for at most the given number
- * of microseconds, or without limit if that is negative.
+ * of microseconds, or without limit if that is FOREVER.
  */
 GrantOutcome
 acquire_any(const LeaseRequest *request, text **resources, int nresources, int64 wait, WaitKind kind)
@@ -163,13 +163,12 @@ static bool
 take_all(void *arg)
 {
 	AllGrant   *all = arg;
-	int64		deadline = all->wait > 0 ? clock_monotonic() + all->wait : 0;
+	MonotonicTime deadline = mono_from_now(all->wait);
 	int			nstale = 0;		/* number of leases that were granted before the last wait */
 
 	for (int i = 0; i < all->nresources; i++)
 	{
-		int64		wait = all->wait > 0 ? Max(deadline - clock_monotonic(), 0) : all->wait;
-		GrantOutcome outcome = acquire_any(all->request, &all->resources[i], 1, wait, WAIT_INSIDE_TRANSACTION);
+		GrantOutcome outcome = acquire_any(all->request, &all->resources[i], 1, mono_until(deadline), WAIT_INSIDE_TRANSACTION);
 
 		if (outcome.result != GRANTED)
 			return false;

@@ -112,13 +112,13 @@ typedef enum IfOwn
 	IF_OWN_COUNT				/* grant it again; it must be released as many times */
 } IfOwn;
 
-/* A ttl without an end, of a lease that ends with its session. */
-#define NO_TTL			PG_INT64_MAX
+/* Spans of time are in microseconds. This one has no end: the ttl of a lease that ends with its session, or a wait. */
+#define FOREVER			PG_INT64_MAX
 
 /* A span of time that was not given, where zero means something else. */
 #define NOT_GIVEN		(-1)
 
-/* What is asked for. Times are in microseconds. */
+/* What is asked for. */
 typedef struct LeaseRequest
 {
 	text	   *resource;

@@ -44,7 +44,7 @@
 typedef struct Database
 {
 	Visit		visit;			/* how the last one ended: the next one goes on from there */
-	int64		visited_at;		/* begin of that round, monotonic clock; 0: visit it at once */
+	MonotonicTime visited_at;	/* begin of that round; AT_ONCE: visit it at once */
 	int			failures;		/* in sequence */
 } Database;
 
@@ -60,7 +60,7 @@ PGDLLEXPORT void lease_purge_launcher_main(Datum arg);
 static int	purge_interval = 10000;
 
 static List *databases = NIL;	/* in TopMemoryContext */
-static int64 round_begun_at = 0;	/* 0: none yet */
+static MonotonicTime round_begun_at = {0};	/* AT_ONCE: none yet */
 
 void
 launcher_init(void)
@@ -151,7 +151,7 @@ note_grants(void)
 	List	   *granted_in = stats_take_granted();
 	ListCell   *cell;
 
-	if (round_begun_at == 0 || list_member_oid(granted_in, InvalidOid))
+	if (mono_equal(round_begun_at, AT_ONCE) || list_member_oid(granted_in, InvalidOid))
 		search_databases(InvalidOid);
 	foreach(cell, granted_in)
 		if (OidIsValid(lfirst_oid(cell)))
@@ -164,10 +164,10 @@ static bool
 is_due(const Database *database)
 {
 	int			doublings = Min(Max(database->failures - 1, 0), 20);
+	int64		interval = Min(interval_usecs() << doublings, Max(interval_usecs(), FAILED_INTERVAL));
 
-	return database->visited_at == 0 ||
-		round_begun_at - database->visited_at >= Min(interval_usecs() << doublings,
-													 Max(interval_usecs(), FAILED_INTERVAL));
+	return mono_equal(database->visited_at, AT_ONCE) ||
+		mono_between(database->visited_at, round_begun_at) >= interval;
 }
 
 /* Sleep. After a reload of the configuration, try again at once where workers failed. */
@@ -183,7 +183,7 @@ nap(int64 usecs)
 		Database   *database = lfirst(cell);
 
 		if (database->failures > 0)
-			database->visited_at = 0;
+			database->visited_at = AT_ONCE;
 	}
 }
 
@@ -191,19 +191,19 @@ nap(int64 usecs)
 static void
 wait_for_worker(BackgroundWorkerHandle *worker)
 {
-	int64		until = clock_monotonic() + LONGEST_VISIT;
+	MonotonicTime until = mono_from_now(LONGEST_VISIT);
 	pid_t		pid;
 
 	while (GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
 	{
-		int64		left = until - clock_monotonic();
+		int64		left = mono_until(until);
 
 		if (left > 0)
 			nap(left);
 		else
 		{
 			TerminateBackgroundWorker(worker);
-			until = PG_INT64_MAX;
+			until = NEVER;
 		}
 	}
 }
@@ -255,7 +255,7 @@ visit_database(Database *database)
 		return true;
 
 	if (visit->result == VISIT_UNFINISHED)
-		database->visited_at = 0;
+		database->visited_at = AT_ONCE;
 	database->failures = visit->result == VISIT_FAILED ? database->failures + 1 : 0;
 	return visit->result != VISIT_EMPTY;
 }
@@ -274,7 +274,7 @@ visit_databases(void)
 		if (purge_interval == 0 || !is_due(database))
 			continue;
 		if (visit_database(database))
-			again = again || database->visited_at == 0;
+			again = again || mono_equal(database->visited_at, AT_ONCE);
 		else
 		{
 			databases = foreach_delete_current(databases, cell);
@@ -289,10 +289,10 @@ static int64
 time_to_next_round(void)
 {
 	if (purge_interval == 0)
-		return PG_INT64_MAX;
-	if (round_begun_at == 0)
+		return FOREVER;
+	if (mono_equal(round_begun_at, AT_ONCE))
 		return 0;
-	return Max(round_begun_at + interval_usecs() - clock_monotonic(), 0);
+	return mono_until(mono_add(round_begun_at, interval_usecs()));
 }
 
 /*

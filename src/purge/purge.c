@@ -161,7 +161,7 @@ purge_blocks(LeaseStore *store, Visit *visit, BlockNumber nblocks)
 	StoreScan  *scan = store_scan_blocks(store, first, first + (BATCH_BLOCKS - 1), SCAN_COMMITTED, ended_before, &limit);
 	BlockNumber block = InvalidBlockNumber;
 	int64		purged = 0;
-	int64		begun_at = 0;
+	MonotonicTime begun_at = AT_ONCE;
 	ItemPointerData tid;
 	Lease		lease;
 
@@ -171,14 +171,14 @@ purge_blocks(LeaseStore *store, Visit *visit, BlockNumber nblocks)
 		BlockNumber row_block = ItemPointerGetBlockNumber(&tid);
 
 		if (row_block != block && purged > 0 &&
-			(purged >= BATCH_ROWS || clock_monotonic() - begun_at >= BATCH_TIME))
+			(purged >= BATCH_ROWS || mono_since(begun_at) >= BATCH_TIME))
 		{
 			visit->next_block = row_block;
 			break;
 		}
 		block = row_block;
 
-		if (begun_at == 0)
+		if (mono_equal(begun_at, AT_ONCE))
 		{
 			begun_at = clock_monotonic();
 			pg_atomic_write_u32(&purge_state->batch_xid, GetTopTransactionId());
@@ -272,13 +272,11 @@ purge_met(const LeaseRows *rows)
 bool
 wait_for_purge(TransactionId xid, PurgePatience *patience)
 {
-	int64		now = clock_monotonic();
-
-	if (patience->until == 0)
-		patience->until = now + LONGEST_PATIENCE;
+	if (mono_equal(patience->until, AT_ONCE))
+		patience->until = mono_from_now(LONGEST_PATIENCE);
 	if (!TransactionIdIsInProgress(xid))
 		return ++patience->ended <= MAX_ENDED;
-	if (now >= patience->until)
+	if (mono_has_come(patience->until))
 		return false;
 
 	CHECK_FOR_INTERRUPTS();

@@ -44,7 +44,7 @@ typedef struct PurgeState
 /* How long a request has waited for the worker's batch. */
 typedef struct PurgePatience
 {
-	int64		until;			/* monotonic clock; 0: has not waited yet */
+	MonotonicTime until;		/* AT_ONCE: has not waited yet */
 	int			ended;			/* transactions that had ended */
 } PurgePatience;
 

@@ -125,12 +125,11 @@ tell_expired(Visit *visit)
 static void
 purge(Visit *visit)
 {
-	int64		until = clock_monotonic() + VISIT_TIME;
-	int64		now;
+	MonotonicTime until = mono_from_now(VISIT_TIME);
 
 	do
 	{
-		int64		begun_at = clock_monotonic();
+		MonotonicTime begun_at = clock_monotonic();
 		BlockNumber nblocks = 0;
 
 		begin_transaction();
@@ -142,9 +141,8 @@ purge(Visit *visit)
 			return;
 
 		report_progress(visit->next_block, nblocks);
-		now = clock_monotonic();
-		worker_nap(Min((now - begun_at) * REST_FACTOR, Max(until - now, 0)));
-	} while (clock_monotonic() < until);
+		worker_nap(Min(mono_since(begun_at) * REST_FACTOR, mono_until(until)));
+	} while (!mono_has_come(until));
 }
 
 /*

@@ -81,10 +81,10 @@ clock_now(void)
 	return clock_source == SOURCE_STEADY ? read_clock(CLOCK_BOOTTIME) + clock_offset : GetCurrentTimestamp();
 }
 
-int64
+MonotonicTime
 clock_monotonic(void)
 {
-	return read_clock(CLOCK_MONOTONIC);
+	return (MonotonicTime) {read_clock(CLOCK_MONOTONIC)};
 }
 
 static bool

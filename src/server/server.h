@@ -11,13 +11,13 @@
 #include "model/text.h"
 #include "model/types.h"
 #include "server/compat.h"
+#include "server/monotonic.h"
 
-/* clock.c: lease time, wall time, and the monotonic clock of waits */
+/* clock.c: lease time and wall time; monotonic.h has the clock of waits */
 extern void clock_init(void);
 extern TimestampTz clock_now(void); /* lease time, which leases are dated by */
 extern TimestampTz clock_wall_time(TimestampTz lease_time); /* what the wall clock says at that moment */
 extern int64 clock_difference(void);	/* how far the wall clock is ahead of lease time, in microseconds */
-extern int64 clock_monotonic(void); /* microseconds since an arbitrary moment, by a clock that nobody can set */
 extern void clock_report_step(void);	/* to the log, once for each step */
 
 /* sessions.c: numbers of sessions, for leases that end with their session */

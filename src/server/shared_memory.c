@@ -147,14 +147,14 @@ bool
 attach_shared_area(void)
 {
 #if PG_VERSION_NUM >= 170000
-	static int64 pause_until = 0;
+	static MonotonicTime pause_until = {0};
 	ErrorData  *error;
 
-	if (attached || clock_monotonic() < pause_until || !IsTransactionState() ||
+	if (attached || !mono_has_come(pause_until) || !IsTransactionState() ||
 		run_subtransaction(attach_segments, NULL, &error))
 		return attached;
 
-	pause_until = clock_monotonic() + ATTACH_PAUSE;
+	pause_until = mono_from_now(ATTACH_PAUSE);
 	ereport(LOG,
 			(errmsg("lease_lock has no shared memory: %s", error->message),
 			 errhint("Waiters look at their leases every lease_lock.poll_interval, in no order, and no lease can end with its session.")));

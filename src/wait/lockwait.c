@@ -123,7 +123,7 @@ end_bound(void)
  * the work must not hold anything that only the end of a transaction releases.
  */
 bool
-lock_wait_until(int64 until, void (*work) (void *arg), void *arg)
+lock_wait_until(MonotonicTime until, void (*work) (void *arg), void *arg)
 {
 	MemoryContext context = CurrentMemoryContext;
 	int64		usecs;
@@ -136,8 +136,8 @@ lock_wait_until(int64 until, void (*work) (void *arg), void *arg)
 	}
 
 	CHECK_FOR_INTERRUPTS();
-	usecs = until - clock_monotonic();
-	if (usecs <= 0)
+	usecs = mono_until(until);
+	if (usecs == 0)
 		return false;
 
 	timed_out = cancelled = false;

@@ -102,6 +102,19 @@ queue_waiter(int number)
 	return &wait_queue->waiters[number];
 }
 
+MonotonicTime
+queue_alarm(const Waiter *waiter)
+{
+	return (MonotonicTime) {(int64) pg_atomic_read_u64((pg_atomic_uint64 *) &waiter->alarm)};
+}
+
+/* With a barrier. */
+void
+queue_set_alarm(Waiter *waiter, MonotonicTime alarm)
+{
+	pg_atomic_exchange_u64(&waiter->alarm, (uint64) alarm.usecs);
+}
+
 Entry *
 queue_entry(int number)
 {
@@ -248,7 +261,7 @@ describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseR
 	info->database = MyDatabaseId;
 	info->role = GetUserId();
 	info->since = clock_now();
-	info->deadline = timeout < 0 ? DT_NOEND : info->since + timeout;
+	info->deadline = timeout == FOREVER ? DT_NOEND : info->since + timeout;
 	info->mode = request->mode;
 	info->permits = request->permits;
 	info->owner_length = VARSIZE_ANY_EXHDR(request->owner);
@@ -275,7 +288,7 @@ queue_join(text **resources, int nresources, const LeaseRequest *request, int64 
 
 	Assert(pg_atomic_read_u64(&waiter->ticket) == 0);
 	describe_waiter(&waiter->info, resources, nresources, request, timeout);
-	pg_atomic_write_u64(&waiter->alarm, (uint64) NO_ALARM);
+	queue_set_alarm(waiter, NEVER);
 	pg_atomic_write_u32(&waiter->suspect, 0);
 	waiter->commits = false;
 

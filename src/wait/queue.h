@@ -32,10 +32,6 @@
 #define NOBODY			(-1)
 #define NUM_BUCKETS		256
 
-/* Times of the monotonic clock. A waiter with NO_ALARM is awake: every change must wake it. */
-#define NO_ALARM		PG_INT64_MAX
-#define NEVER			PG_INT64_MAX
-
 /*
  * Maximum number of lines for one waiter, and space for the names of their
  * resources. It looks at further resources every second.
@@ -79,8 +75,8 @@ typedef struct Entry
 	pg_atomic_uint64 turn;		/* grows along the line */
 	pg_atomic_uint32 state;		/* TurnState */
 	TransactionId awaited;		/* transaction that refused it, if known */
-	int64		called_at;		/* since when it is called */
-	int64		known_end;		/* when, as far as it knows, the lease may become free; 0: at any time */
+	MonotonicTime called_at;	/* since when it is called */
+	MonotonicTime known_end;	/* when, as far as it knows, the lease may become free; AT_ONCE: at any time */
 } Entry;
 
 /* Description of a waiter. It does not change while the waiter waits. */
@@ -104,7 +100,8 @@ typedef struct WaiterInfo
 typedef struct Waiter
 {
 	pg_atomic_uint64 ticket;	/* of this wait; 0: no wait, or not described yet */
-	pg_atomic_uint64 alarm;		/* when it looks without being woken */
+	pg_atomic_uint64 alarm;		/* a MonotonicTime: when it looks without being woken. While it is awake that is
+								 * NEVER, so that every change wakes it */
 	pg_atomic_uint32 news;		/* counts wake-ups */
 	pg_atomic_uint32 suspect;	/* must check for a deadlock at once */
 	bool		commits;		/* before it sleeps, which may take long */
@@ -149,10 +146,10 @@ entry_turn(const Entry *entry)
 }
 
 /* A lease time, on the monotonic clock. */
-static inline int64
+static inline MonotonicTime
 monotonic_time(TimestampTz time)
 {
-	return time == DT_NOEND ? NEVER : clock_monotonic() + (time - clock_now());
+	return time == DT_NOEND ? NEVER : mono_from_now(time - clock_now());
 }
 
 /* queue.c: the memory */
@@ -161,6 +158,8 @@ extern uint64 queue_hash(const text *resource); /* of a resource of this databas
 extern bool queue_may_have(uint64 hash);	/* can there be a waiter? */
 extern bool queue_is_entry_for(const Entry *entry, const text *resource);
 extern Waiter *queue_waiter(int number);
+extern MonotonicTime queue_alarm(const Waiter *waiter);
+extern void queue_set_alarm(Waiter *waiter, MonotonicTime alarm);
 extern Entry *queue_entry(int number);	/* NULL for NOBODY */
 extern Waiter *queue_join(text **resources, int nresources, const LeaseRequest *request, int64 timeout);
 extern void queue_suspect(int number);	/* make a waiter check for a deadlock */
@@ -173,22 +172,22 @@ extern Entry *queue_next_in_line(const Entry *previous, Line line);
 extern void queue_append(Entry *entry);
 extern void queue_take_out(Entry *entry);
 extern void queue_note_wakeup(const Entry *entry);
-extern void call_first(Line line, int64 free_at);	/* turns.c */
+extern void call_first(Line line, MonotonicTime free_at);	/* turns.c */
 
 /* turns.c: changes of a waiter's state by its own backend */
 extern void turns_init(void);	/* at load time */
-extern int64 turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32 news_seen);
-extern int64 turns_leave(Waiter *waiter, const text *granted);
+extern MonotonicTime turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32 news_seen);
+extern MonotonicTime turns_leave(Waiter *waiter, const text *granted);
 
 /* wake.c */
 extern void wake_init(void);	/* at load time */
 
 /* sleep.c */
-extern void sleep_until(int64 until);
+extern void sleep_until(MonotonicTime until);
 extern void check_client(void);
 
 /* lockwait.c: a wait in the lock manager with a time limit */
-extern bool lock_wait_until(int64 until, void (*work) (void *arg), void *arg);
+extern bool lock_wait_until(MonotonicTime until, void (*work) (void *arg), void *arg);
 
 /* queue.c: the description of waiters */
 extern text *named_resource(const WaiterInfo *info, int line);

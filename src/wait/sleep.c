@@ -41,10 +41,10 @@ end_for_lost_client(void)
 
 /* Sleep until the latch is set, or until the given time. */
 void
-sleep_until(int64 until)
+sleep_until(MonotonicTime until)
 {
 	/* Round up, since a look that is too early would have to be repeated. */
-	long		timeout = (long) ((Max(until - clock_monotonic(), 0) + 999) / 1000);
+	long		timeout = (long) ((mono_until(until) + 999) / 1000);
 	uint32		wait_event = WaitEventExtensionNew("LeaseLockWait");
 
 	if (client_reports_closed())

@@ -60,10 +60,10 @@ next_not_passed(Entry *entry, Line line)
 	return entry;
 }
 
-static int64
+static MonotonicTime
 alarm_of(const Entry *entry)
 {
-	return (int64) pg_atomic_read_u64(&queue_waiter(entry->waiter)->alarm);
+	return queue_alarm(queue_waiter(entry->waiter));
 }
 
 static void
@@ -105,7 +105,7 @@ note_sessions_wakeup(Line line, TransactionId top)
  * now: nobody will tell them later.
  */
 void
-call_first(Line line, int64 free_at)
+call_first(Line line, MonotonicTime free_at)
 {
 	Entry	   *entry = NULL;
 
@@ -116,10 +116,10 @@ call_first(Line line, int64 free_at)
 	if (entry == NULL)
 		return;
 	if (entry_state(entry) != TURN_AWAY)	/* else it looks when its wait ends */
-		entry->known_end = Min(entry->known_end, free_at);
+		entry->known_end = mono_min(entry->known_end, free_at);
 	if (entry->waiter == MY_PROC_NUMBER)
 		return;					/* we know of our own change, and hand it on when we leave */
-	if (entry_state(entry) != TURN_AWAY && alarm_of(entry) > free_at && alarm_of(entry) - free_at > ALARM_SLACK)
+	if (entry_state(entry) != TURN_AWAY && mono_between(free_at, alarm_of(entry)) > ALARM_SLACK)
 	{
 		call(entry);
 		queue_note_wakeup(entry);
@@ -136,9 +136,9 @@ call_first(Line line, int64 free_at)
 static bool
 is_overdue(const Entry *entry)
 {
-	int64		due = entry_state(entry) == TURN_CALLED ? entry->called_at : alarm_of(entry);
+	MonotonicTime due = entry_state(entry) == TURN_CALLED ? entry->called_at : alarm_of(entry);
 
-	return clock_monotonic() - due >= handoff_timeout * INT64CONST(1000);
+	return mono_since(due) >= handoff_timeout * INT64CONST(1000);
 }
 
 /* Move an entry to the end of its line, and skip it until its waiter looks. */
@@ -176,8 +176,8 @@ take_turn(Line line)
 		if (entry->waiter == MY_PROC_NUMBER)
 		{
 			/* It found the lease free, whoever else was told, and what it knew before. */
-			if (entry->known_end > clock_monotonic())
-				entry->known_end = 0;
+			if (!mono_has_come(entry->known_end))
+				entry->known_end = AT_ONCE;
 			if (is_passed_over(entry))
 				pg_atomic_write_u32(&entry->state, TURN_QUEUED);
 			return true;
@@ -223,7 +223,7 @@ wait_take_turn(const text *resource)
 }
 
 /* Until when may a waiter sleep? The second one checks often, the others more rarely, so that few wake up. */
-static int64
+static MonotonicTime
 next_line_check(const Entry *own)
 {
 	Entry	   *entry = NULL;
@@ -231,7 +231,7 @@ next_line_check(const Entry *own)
 
 	while ((entry = queue_next_in_line(entry, own->line)) != own && before < MAX_CHECK_FACTOR)
 		before++;
-	return before == 0 ? NEVER : clock_monotonic() + handoff_timeout * INT64CONST(1000) * before;
+	return before == 0 ? NEVER : mono_from_now(handoff_timeout * INT64CONST(1000) * before);
 }
 
 /*
@@ -239,17 +239,17 @@ next_line_check(const Entry *own)
  * waits for its turn again, whatever its state was, or in the lock manager.
  *
  * Returns until when it may sleep without a look that lets the line move on if
- * the first waiter is stopped; or 0 if it must look again at once. So it must
+ * the first waiter is stopped; AT_ONCE if it must look again at once. So it must
  * if it was woken since it began to look, or has just stood aside, since it was
  * not woken for earlier changes.
  */
-int64
+MonotonicTime
 turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32 news_seen)
 {
 	Entry	   *entry = &waiter->entry[line];
 	bool		open = refusal->result == REFUSED_OPEN;
 	TurnState	state = refusal->own_lease ? TURN_ASIDE : open && waiter->info.nresources == 1 ? TURN_AWAY : TURN_QUEUED;
-	int64		check_by = 0;
+	MonotonicTime check_by = AT_ONCE;
 
 	queue_lock(entry->line.hash);
 	if (pg_atomic_read_u32(&waiter->news) == news_seen)
@@ -259,13 +259,13 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 
 		entry->awaited = open ? refusal->transaction : InvalidTransactionId;
 		/* A transaction may end at any time. A free lease belongs to waiters who hand on what they know. */
-		entry->known_end = open || refusal->open ? 0 : monotonic_time(refusal->held_until);
+		entry->known_end = open || refusal->open ? AT_ONCE : monotonic_time(refusal->held_until);
 		pg_atomic_write_u32(&entry->state, state);
 		if (open && !is_known)	/* else two waiters could keep each other awake */
 			note_sessions_wakeup(entry->line, SubTransGetTopmostTransaction(refusal->transaction));
 		if (stands_aside)
-			call_first(entry->line, 0);
-		check_by = stands_aside ? 0 : state == TURN_AWAY ? NEVER : next_line_check(entry);
+			call_first(entry->line, AT_ONCE);
+		check_by = stands_aside ? AT_ONCE : state == TURN_AWAY ? NEVER : next_line_check(entry);
 	}
 	else if (entry_state(entry) == TURN_CALLED)
 		entry->called_at = clock_monotonic();	/* it has looked, and will look again */
@@ -290,7 +290,7 @@ wake_behind_late(Line line)
 	}
 	if (late && entry != NULL && entry_state(entry) != TURN_AWAY)
 	{
-		entry->known_end = 0;
+		entry->known_end = AT_ONCE;
 		queue_note_wakeup(entry);
 	}
 }
@@ -308,7 +308,7 @@ leave_line(const Waiter *waiter, Entry *entry, bool granted)
 	const WaiterInfo *info = &waiter->info;
 	const WaiterInfo *wants;
 	Entry	   *next;
-	int64		free_at = 0;
+	MonotonicTime free_at = AT_ONCE;
 
 	queue_take_out(entry);
 	if (granted && info->mode == MODE_EXCLUSIVE)
@@ -328,14 +328,12 @@ leave_line(const Waiter *waiter, Entry *entry, bool granted)
 
 /*
  * Leave all lines, with the lease on this resource, or with none if it is NULL.
- * Returns since when the lease was free, as far as the waiter
- * knows, on the monotonic clock; else 0.
+ * Returns since when the lease was free, as far as the waiter knows, else NEVER.
  */
-int64
+MonotonicTime
 turns_leave(Waiter *waiter, const text *granted)
 {
-	int64		now = clock_monotonic();
-	int64		free_since = 0;
+	MonotonicTime free_since = NEVER;
 
 	RACE_POINT("before a waiter leaves");
 	for (int i = 0; i < waiter->info.nlines; i++)
@@ -347,9 +345,10 @@ turns_leave(Waiter *waiter, const text *granted)
 		leave_line(waiter, entry, with_lease);
 		if (with_lease)
 		{
-			free_since = entry->known_end <= now ? entry->known_end : 0;
-			if (entry_state(entry) == TURN_CALLED && (free_since == 0 || entry->called_at < free_since))
-				free_since = entry->called_at;
+			if (!mono_equal(entry->known_end, AT_ONCE) && mono_has_come(entry->known_end))
+				free_since = entry->known_end;
+			if (entry_state(entry) == TURN_CALLED)
+				free_since = mono_min(free_since, entry->called_at);
 		}
 		queue_unlock_and_wake(entry->line.hash);
 	}

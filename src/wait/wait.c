@@ -40,19 +40,19 @@
 
 static int	poll_interval = 100;
 
-/* The wait of this session. Times are of the monotonic clock. */
+/* The wait of this session. */
 static struct
 {
 	bool		active;
 	Waiter	   *waiter;			/* NULL: this server has no queue */
 	bool		looks;			/* it is trying to get the lease */
-	int64		begun_at;
-	int64		deadline;
-	int64		lock_deadline;	/* of lock_timeout */
-	int64		ends_at;		/* the earlier of both */
-	int64		next_deadlock_check;	/* next look without a wake-up, and check for deadlocks */
+	MonotonicTime begun_at;
+	MonotonicTime deadline;
+	MonotonicTime lock_deadline;	/* of lock_timeout */
+	MonotonicTime ends_at;		/* the earlier of both */
+	MonotonicTime next_deadlock_check;	/* and next look without a wake-up */
 	uint32		news_seen;		/* news counter before the last look */
-	int64		next_line_check;	/* the line may need that look by then; 0: it must follow at once */
+	MonotonicTime next_line_check;	/* the line may need that look by then */
 }			my_wait;
 
 void
@@ -110,20 +110,20 @@ begin_look(void)
 	if (my_wait.waiter == NULL)
 		return;
 	pg_atomic_compare_exchange_u32(&my_wait.waiter->entry[0].state, &away, TURN_QUEUED);
-	pg_atomic_exchange_u64(&my_wait.waiter->alarm, NO_ALARM);
+	queue_set_alarm(my_wait.waiter, NEVER);
 	my_wait.news_seen = pg_atomic_read_u32(&my_wait.waiter->news);
 	pg_memory_barrier();
 }
 
 /*
  * Begin to wait for any of these resources, for at most timeout microseconds,
- * or without limit if that is negative.
+ * or without limit if that is FOREVER.
  */
 void
 wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 timeout)
 {
 	static bool leaves_at_exit = false;
-	int64		now = clock_monotonic();
+	MonotonicTime now = clock_monotonic();
 
 	if (my_wait.active)
 		ereport(ERROR,
@@ -132,10 +132,10 @@ wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 
 
 	memset(&my_wait, 0, sizeof(my_wait));
 	my_wait.begun_at = now;
-	my_wait.deadline = timeout < 0 ? NEVER : now + timeout;
-	my_wait.lock_deadline = LockTimeout > 0 ? now + LockTimeout * INT64CONST(1000) : NEVER;
-	my_wait.ends_at = Min(my_wait.deadline, my_wait.lock_deadline);
-	my_wait.next_deadlock_check = now + DeadlockTimeout * INT64CONST(1000);
+	my_wait.deadline = mono_add(now, timeout);
+	my_wait.lock_deadline = mono_add(now, LockTimeout > 0 ? LockTimeout * INT64CONST(1000) : FOREVER);
+	my_wait.ends_at = mono_min(my_wait.deadline, my_wait.lock_deadline);
+	my_wait.next_deadlock_check = mono_add(now, DeadlockTimeout * INT64CONST(1000));
 	RACE_POINT("before a waiter joins");
 	if (attach_shared_area())
 	{
@@ -160,8 +160,8 @@ wait_note_refusal(int which, const GrantOutcome *refusal)
 	if (waiter == NULL || !my_wait.looks || refusal->result == GRANTED || which >= waiter->info.nlines)
 		return;
 	RACE_POINT("before a waiter tells its refusal");
-	my_wait.next_line_check = Min(my_wait.next_line_check,
-							 turns_were_refused(waiter, which, refusal, my_wait.news_seen));
+	my_wait.next_line_check = mono_min(my_wait.next_line_check,
+									   turns_were_refused(waiter, which, refusal, my_wait.news_seen));
 }
 
 static void
@@ -177,9 +177,9 @@ lock_in_manager(void *resource)
 bool
 wait_lock_resource(const text *resource)
 {
-	int64		until = my_wait.active ? my_wait.ends_at : NEVER;
+	MonotonicTime until = my_wait.active ? my_wait.ends_at : NEVER;
 
-	if (until == NEVER)
+	if (mono_equal(until, NEVER))
 		lock_resource(resource);
 	else if (!try_lock_resource(resource) && !lock_wait_until(until, lock_in_manager, unconstify(text *, resource)))
 	{
@@ -193,7 +193,7 @@ wait_lock_resource(const text *resource)
 static void
 check_lock_timeout(void)
 {
-	if (clock_monotonic() >= my_wait.lock_deadline)
+	if (mono_has_come(my_wait.lock_deadline))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("canceling statement due to lock timeout")));
@@ -206,12 +206,11 @@ check_lock_timeout(void)
 static bool
 begin_deadlock_check(void)
 {
-	int64		now = clock_monotonic();
 	bool		is_suspect = pg_atomic_exchange_u32(&my_wait.waiter->suspect, 0) != 0;
 
-	if (now < my_wait.next_deadlock_check)
+	if (!mono_has_come(my_wait.next_deadlock_check))
 		return is_suspect;
-	my_wait.next_deadlock_check = now + Min(now - my_wait.begun_at + DeadlockTimeout * INT64CONST(1000), LONGEST_SLEEP);
+	my_wait.next_deadlock_check = mono_from_now(Min(mono_since(my_wait.begun_at) + DeadlockTimeout * INT64CONST(1000), LONGEST_SLEEP));
 	return true;
 }
 
@@ -220,23 +219,22 @@ static void
 sleep_behind_lease(const GrantOutcome *refusal)
 {
 	Waiter	   *waiter = my_wait.waiter;
-	int64		now = clock_monotonic();
-	int64		until = Min(my_wait.ends_at, monotonic_time(refusal->held_until));
+	MonotonicTime until = mono_min(my_wait.ends_at, monotonic_time(refusal->held_until));
 
 	Assert(refusal->held_until != DT_NOBEGIN);
 	if (waiter == NULL)
 	{
-		sleep_until(Min(until, now + poll_interval * INT64CONST(1000)));
+		sleep_until(mono_min(until, mono_from_now(poll_interval * INT64CONST(1000))));
 		return;
 	}
 
-	until = Min(until, my_wait.next_deadlock_check);
+	until = mono_min(until, my_wait.next_deadlock_check);
 	if (refusal->open || waiter->info.nlines < waiter->info.nresources)
-		until = Min(until, now + OPEN_INTERVAL);
-	pg_atomic_exchange_u64(&waiter->alarm, (uint64) until);
-	until = Min(until, my_wait.next_line_check); /* such a look is no duty */
+		until = mono_min(until, mono_from_now(OPEN_INTERVAL));
+	queue_set_alarm(waiter, until);
+	until = mono_min(until, my_wait.next_line_check); /* such a look is no duty */
 	RACE_POINT("before a waiter sleeps");
-	while (pg_atomic_read_u32(&waiter->news) == my_wait.news_seen && clock_monotonic() < until)
+	while (pg_atomic_read_u32(&waiter->news) == my_wait.news_seen && !mono_has_come(until))
 		sleep_until(until);
 }
 
@@ -256,10 +254,10 @@ static void
 wait_behind_transaction(const GrantOutcome *refusal)
 {
 	TransactionId transaction = refusal->transaction;
-	int64		check = Max(my_wait.next_deadlock_check, clock_monotonic() + DeadlockTimeout * INT64CONST(2000));
+	MonotonicTime check = mono_max(my_wait.next_deadlock_check, mono_from_now(DeadlockTimeout * INT64CONST(2000)));
 
 	RACE_POINT("before a waiter is away");
-	lock_wait_until(Min(my_wait.ends_at, check), wait_in_lock_manager, &transaction);
+	lock_wait_until(mono_min(my_wait.ends_at, check), wait_in_lock_manager, &transaction);
 	check_client();
 }
 
@@ -271,11 +269,11 @@ wait_may_go_on(const GrantOutcome *refusal)
 
 	my_wait.looks = false;
 	CHECK_FOR_INTERRUPTS();
-	if (clock_monotonic() >= my_wait.deadline)
+	if (mono_has_come(my_wait.deadline))
 		return false;
 	check_lock_timeout();
 	if (my_wait.waiter != NULL && pg_atomic_read_u32(&my_wait.waiter->news) != my_wait.news_seen)
-		my_wait.next_line_check = 0;
+		my_wait.next_line_check = AT_ONCE;
 	return true;
 }
 
@@ -301,7 +299,7 @@ wait_end_commit(void)
 void
 wait_sleep(const GrantOutcome *refusal)
 {
-	if (my_wait.next_line_check == 0)
+	if (mono_equal(my_wait.next_line_check, AT_ONCE))
 		CHECK_FOR_INTERRUPTS();
 	else if (refusal->result == REFUSED_OPEN)
 		wait_behind_transaction(refusal);
@@ -329,7 +327,7 @@ void
 wait_end(const text *granted)
 {
 	Waiter	   *waiter = my_wait.waiter;
-	int64		free_since;
+	MonotonicTime free_since;
 
 	my_wait.active = false;
 	if (waiter == NULL)
@@ -339,7 +337,7 @@ wait_end(const text *granted)
 	free_since = turns_leave(waiter, granted);
 	my_wait.waiter = NULL;
 
-	stats_wait_ended(clock_monotonic() - my_wait.begun_at);
-	if (free_since != 0)
-		stats_handed_off(clock_monotonic() - free_since);
+	stats_wait_ended(mono_since(my_wait.begun_at));
+	if (!mono_equal(free_since, NEVER))
+		stats_handed_off(mono_since(free_since));
 }

@@ -70,14 +70,14 @@ call_all_lines(uint64 hash)
 {
 	for (Entry *entry = queue_entry(bucket_of(hash)->ends.next); entry != NULL; entry = queue_entry(entry->link.next))
 		if (queue_waiter(entry->waiter)->info.database == MyDatabaseId && queue_next_in_line(NULL, entry->line) == entry)
-			call_first(entry->line, 0);
+			call_first(entry->line, AT_ONCE);
 }
 
 /* Wake the waiters that must know of a change. A rollback may free the lease at once. */
 static void
 wake_after_change(const Change *change, bool committed)
 {
-	int64		free_at = 0;
+	MonotonicTime free_at = AT_ONCE;
 
 	if (!queue_may_have(change->hash))
 		return;
