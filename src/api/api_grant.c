@@ -47,7 +47,7 @@ acquire(FunctionCallInfo fcinfo, LeaseMode mode, const char *function)
 		request.permits = permits_arg(fcinfo, argno++, request.resource);
 	wait = ttl_owner_wait_args(fcinfo, argno, &request, request.resource);
 	require_writable(function);
-	PG_RETURN_BOOL(acquire_any(&request, &request.resource, 1, wait, WAIT_INSIDE_TRANSACTION).result == GRANTED);
+	PG_RETURN_BOOL(acquire_any(&request, &request.resource, 1, wait, WAIT_INSIDE_TRANSACTION).granted);
 }
 
 /* lease_acquire(resource text, ttl interval, owner text [, wait interval]) returns boolean */
@@ -94,7 +94,7 @@ lease_acquire_any(PG_FUNCTION_ARGS)
 
 	require_writable("lease_acquire_any()");
 	outcome = acquire_any(&request, resources.given, resources.number, wait, WAIT_INSIDE_TRANSACTION);
-	if (outcome.result != GRANTED)
+	if (!outcome.granted)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(outcome.resource);
 }
@@ -103,10 +103,10 @@ lease_acquire_any(PG_FUNCTION_ARGS)
 static void
 put_grant(const GrantOutcome *outcome, Datum *values, bool *isnull)
 {
-	values[0] = BoolGetDatum(outcome->result == GRANTED);
-	values[1] = Int64GetDatum(outcome->token);
-	values[2] = TimestampTzGetDatum(clock_wall_time(outcome->expires_at));
-	isnull[1] = isnull[2] = outcome->result != GRANTED;
+	values[0] = BoolGetDatum(outcome->granted);
+	values[1] = Int64GetDatum(outcome->grant.token);
+	values[2] = TimestampTzGetDatum(clock_wall_time(outcome->grant.expires_at));
+	isnull[1] = isnull[2] = !outcome->granted;
 }
 
 /*
@@ -121,7 +121,7 @@ time_waited(const GrantOutcome *outcome, MonotonicTime begun)
 {
 	int64		elapsed = mono_since(begun);
 
-	return outcome->result == GRANTED ? elapsed - (clock_now() - outcome->granted_at) : elapsed;
+	return outcome->granted ? elapsed - (clock_now() - outcome->grant.granted_at) : elapsed;
 }
 
 static const char *const reason_names[] = {
@@ -145,6 +145,7 @@ lease_request(PG_FUNCTION_ARGS)
 {
 	LeaseRequest request = {0};
 	GrantOutcome outcome;
+	const Refusal *refusal = &outcome.refusal;
 	MonotonicTime begun = clock_monotonic();
 	int64		wait;
 	TupleDesc	desc;
@@ -159,11 +160,11 @@ lease_request(PG_FUNCTION_ARGS)
 
 	put_grant(&outcome, values, isnull);
 	values[3] = usecs_to_interval(Max(time_waited(&outcome, begun), 0));
-	values[4] = PointerGetDatum(outcome.blocked_by);
-	isnull[4] = outcome.blocked_by == NULL || !may_see_owner(outcome.blocked_role);
-	isnull[5] = outcome.result != REFUSED_HELD || outcome.held_until == DT_NOEND;
+	values[4] = PointerGetDatum(refusal->blocked_by);
+	isnull[4] = refusal->blocked_by == NULL || !may_see_owner(refusal->blocked_role);
+	isnull[5] = outcome.granted || refusal->held_until == DT_NOEND;
 	if (!isnull[5])
-		values[5] = usecs_to_interval(Max(outcome.held_until - clock_now(), 0));
+		values[5] = usecs_to_interval(Max(refusal->held_until - clock_now(), 0));
 	isnull[6] = outcome.reason == REASON_NONE;
 	if (!isnull[6])
 		values[6] = CStringGetTextDatum(reason_names[outcome.reason]);

@@ -31,11 +31,18 @@
 static GrantOutcome
 refused(const LeaseRows *rows, const Decision *decision)
 {
-	GrantOutcome outcome = decision->outcome;
+	GrantOutcome outcome = {.reason = decision->reason, .refusal = decision->refusal};
 
-	if (outcome.open)
-		outcome.brief = purge_met(rows);
+	if (outcome.refusal.open)
+		outcome.refusal.brief = purge_met(rows);
 	return outcome;
+}
+
+/* Refuse for a reason that the rows of the resource do not show. */
+static GrantOutcome
+refused_beside_rows(GrantReason reason, TimestampTz held_until)
+{
+	return (GrantOutcome) {.reason = reason, .refusal = {.held_until = held_until, .open = reason == REASON_OPEN}};
 }
 
 /* The end of a lease that begins now. */
@@ -97,11 +104,9 @@ static GrantOutcome
 granted(const Lease *lease, GrantReason reason, TimestampTz now)
 {
 	return (GrantOutcome) {
-		.result = GRANTED,
+		.granted = true,
 		.reason = reason,
-		.token = lease->token,
-		.granted_at = now,
-		.expires_at = lease->expires_at
+		.grant = {.token = lease->token, .granted_at = now, .expires_at = lease->expires_at}
 	};
 }
 
@@ -184,14 +189,14 @@ refuse_by_first_look(LeaseStore *store, const LeaseRequest *request, GrantOutcom
 	decision = decide(&rows, request, clock_now());
 	if (decision.own != NULL)
 		return false;
-	if (decision.outcome.result != GRANTED && rows.same_moment)
+	if (decision.refused && rows.same_moment)
 	{
 		*outcome = refused(&rows, &decision);
 		return true;
 	}
 	if (!probably_free && wait_take_turn(request->resource))
 		return false;
-	*outcome = (GrantOutcome) {.result = REFUSED_QUEUE, .reason = REASON_QUEUE, .held_until = DT_NOEND};
+	*outcome = refused_beside_rows(REASON_QUEUE, DT_NOEND);
 	return true;
 }
 
@@ -203,7 +208,7 @@ refuse_too_early(LeaseStore *store, GrantOutcome *outcome)
 
 	if (grants_from == DT_NOBEGIN || grants_from <= clock_now())
 		return false;
-	*outcome = (GrantOutcome) {.result = REFUSED_HELD, .reason = REASON_FAILOVER, .held_until = grants_from};
+	*outcome = refused_beside_rows(REASON_FAILOVER, grants_from);
 	return true;
 }
 
@@ -229,7 +234,7 @@ grant_under_lock(LeaseStore *store, const LeaseRequest *request)
 		decision = decide(&rows, request, now);
 		if (decision.own != NULL && may_act(&decision.own->lease))
 			return write_reacquired(store, request, decision.own, now);
-		if (decision.outcome.result != GRANTED)
+		if (decision.refused)
 			return refused(&rows, &decision);
 
 		lease = new_lease(store, request, decision.slot, last_token(&rows), now);
@@ -258,11 +263,11 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 	store_prepare_write(store);
 	store_prepare_token(store);
 	if (!wait_lock_resource(request->resource)) /* the wait is over */
-		return (GrantOutcome) {.result = REFUSED_HELD, .reason = REASON_OPEN, .open = true, .held_until = DT_NOEND};
+		return refused_beside_rows(REASON_OPEN, DT_NOEND);
 	outcome = grant_under_lock(store, request);
 	unlock_resource(request->resource);
 
-	if (outcome.result == GRANTED && outcome.reason == REASON_NONE)
+	if (outcome.granted && outcome.reason == REASON_NONE)
 		require_lease_allowed(request->resource, request->owner, GetUserId());
 	return outcome;
 }

@@ -30,27 +30,26 @@ try_any(const LeaseRequest *request, text **resources, int nresources)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
 	LeaseRequest one = *request;
-	GrantOutcome outcome = (GrantOutcome) {.result = REFUSED_QUEUE, .held_until = DT_NOEND};
-	TimestampTz held_until = DT_NOEND;
-	bool		open = false;
+	GrantOutcome outcome = {.granted = false};
+	Refusal		any = {.held_until = DT_NOEND}; /* no single holder or transaction blocks the request */
 	PurgePatience patience = {0};	/* shared by all resources */
 
-	for (int i = 0; i < nresources && outcome.result != GRANTED; i++)
+	for (int i = 0; i < nresources && !outcome.granted; i++)
 	{
 		one.resource = resources[i];
 		do
 			outcome = try_grant(store, &one);
-		while (TransactionIdIsValid(outcome.brief) && wait_for_purge(outcome.brief, &patience));
+		while (TransactionIdIsValid(outcome.refusal.brief) && wait_for_purge(outcome.refusal.brief, &patience));
 		outcome.resource = resources[i];
-		wait_note_refusal(i, &outcome);
-		held_until = Min(held_until, outcome.held_until);
-		open |= outcome.open || outcome.result == REFUSED_OPEN;
+		if (!outcome.granted)
+			wait_note_refusal(i, &outcome.refusal);
+		any.held_until = Min(any.held_until, outcome.refusal.held_until);
+		any.open |= outcome.refusal.open;
 	}
 	store_close(store);
 
-	/* With several resources, no single holder or transaction blocks the request. */
-	if (nresources > 1 && outcome.result != GRANTED)
-		return (GrantOutcome) {.result = REFUSED_HELD, .held_until = held_until, .open = open};
+	if (nresources > 1 && !outcome.granted)
+		outcome = (GrantOutcome) {.refusal = any};
 	return outcome;
 }
 
@@ -93,16 +92,16 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
 	wait_begin(resources, nresources, request, wait);
 	PG_TRY();
 	{
-		while ((outcome = try_any(request, resources, nresources)).result != GRANTED && wait_may_go_on(&outcome))
+		while (!(outcome = try_any(request, resources, nresources)).granted && wait_may_go_on())
 		{
 			if (kind == WAIT_BETWEEN_TRANSACTIONS)
 				commit_before_sleep(role);
-			wait_sleep(&outcome);
+			wait_sleep(&outcome.refusal);
 			EnsurePortalSnapshotExists();	/* the commit dropped it */
 			wait_prepare_look();
 			MemoryContextReset(look_context);
 		}
-		if (outcome.result == GRANTED)
+		if (outcome.granted)
 			granted = outcome.resource;
 	}
 	PG_FINALLY();
@@ -111,12 +110,12 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
 	}
 	PG_END_TRY();
 	outcome.waited = true;
-	if (outcome.result != GRANTED)
+	if (!outcome.granted)
 		stats_count(STATS_WAIT_TIMEOUTS);
 
 	MemoryContextSwitchTo(caller_context);
-	if (outcome.blocked_by != NULL)
-		outcome.blocked_by = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(outcome.blocked_by));
+	if (outcome.refusal.blocked_by != NULL)
+		outcome.refusal.blocked_by = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(outcome.refusal.blocked_by));
 	MemoryContextDelete(look_context);
 	return outcome;
 }
@@ -134,7 +133,7 @@ acquire_any(const LeaseRequest *request, text **resources, int nresources, int64
 	if (wait == 0 || !wait_look_for_others(resources, nresources))
 	{
 		outcome = try_any(request, resources, nresources);
-		if (outcome.result == GRANTED)
+		if (outcome.granted)
 			return outcome;
 	}
 	if (wait == 0)
@@ -170,7 +169,7 @@ take_all(void *arg)
 	{
 		GrantOutcome outcome = acquire_any(all->request, &all->resources[i], 1, mono_until(deadline), WAIT_INSIDE_TRANSACTION);
 
-		if (outcome.result != GRANTED)
+		if (!outcome.granted)
 			return false;
 		if (outcome.waited)
 			nstale = i;
@@ -199,7 +198,7 @@ one_is_taken(const LeaseRequest *request, text **resources, int nresources)
 
 		store_look(store, resources[i], &rows);
 		decision = decide(&rows, request, clock_now());
-		taken = decision.outcome.result != GRANTED && rows.same_moment && !TransactionIdIsValid(purge_met(&rows));
+		taken = decision.refused && rows.same_moment && !TransactionIdIsValid(purge_met(&rows));
 	}
 	store_close(store);
 	return taken;

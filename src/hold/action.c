@@ -150,7 +150,7 @@ write_downgrade(LeaseAction *action)
 
 	others.count--;				/* the exclusive slot comes last */
 	seat = decide(&others, &request, action->now);
-	if (seat.outcome.result != GRANTED)
+	if (seat.refused)
 		return false;
 	shared.mode = MODE_SHARED;
 	shared.slot = seat.slot;

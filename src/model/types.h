@@ -132,14 +132,6 @@ typedef struct LeaseRequest
 	bool		session;		/* let the lease end with this session */
 } LeaseRequest;
 
-typedef enum GrantResult
-{
-	GRANTED,
-	REFUSED_HELD,				/* held or kept until a time */
-	REFUSED_OPEN,				/* an open transaction has to end first */
-	REFUSED_QUEUE				/* free, but others have waited for longer */
-} GrantResult;
-
 /* Why a request was refused, or what is special about a grant. The caller is told. */
 typedef enum GrantReason
 {
@@ -153,23 +145,35 @@ typedef enum GrantReason
 	REASON_COUNTED				/* the owner had it already, and must release it once more */
 } GrantReason;
 
-/* Outcome of a try. */
-typedef struct GrantOutcome
+/* What a grant gives. */
+typedef struct Grant
 {
-	GrantResult result;
-	GrantReason reason;
-	text	   *resource;		/* GRANTED: that of the lease */
-	bool		waited;
-	bool		own_lease;		/* refused because of a lease of the same owner */
-	int64		token;			/* GRANTED */
+	int64		token;
 	TimestampTz granted_at;		/* when the ttl begins */
 	TimestampTz expires_at;
-	TimestampTz held_until;		/* REFUSED_HELD: when to look again, else DT_NOEND */
-	bool		open;			/* open transactions are among the obstacles */
-	TransactionId transaction;	/* REFUSED_OPEN: the one to wait for */
+} Grant;
+
+/* What would have to happen before a request can be granted. */
+typedef struct Refusal
+{
+	TimestampTz held_until;		/* when to look again; DT_NOEND: no time is known */
+	TransactionId transaction;	/* the one to wait for; invalid: there is none, or no single one */
 	TransactionId brief;		/* one that is no reason to refuse, see purge_met() */
-	text	   *blocked_by;		/* owner of a lease among the obstacles, or NULL */
-	Oid			blocked_role;
+	bool		open;			/* open transactions are among the obstacles */
+	bool		own_lease;		/* a lease of the same owner is among them */
+	text	   *blocked_by;		/* owner of a lease among them, or NULL */
+	Oid			blocked_role;	/* role that acquired that lease */
+} Refusal;
+
+/* Outcome of a request. */
+typedef struct GrantOutcome
+{
+	bool		granted;
+	bool		waited;
+	GrantReason reason;
+	text	   *resource;		/* that was granted, or that refused it */
+	Grant		grant;			/* if granted */
+	Refusal		refusal;		/* if not */
 } GrantOutcome;
 
 #endif							/* LEASE_LOCK_TYPES_H */

@@ -171,25 +171,24 @@ static Decision
 refuse_for(Obstacle obstacle, bool own)
 {
 	bool		waits = TransactionIdIsValid(obstacle.transaction);
-	GrantOutcome outcome = {
-		.result = waits ? REFUSED_OPEN : REFUSED_HELD,
-		.reason = REASON_HELD,
+	Refusal		refusal = {
 		.own_lease = own,
 		.open = waits || obstacle.open,
 		.transaction = obstacle.transaction,
 		.held_until = waits ? DT_NOEND : obstacle.until
 	};
+	GrantReason reason = REASON_HELD;
 
-	if (outcome.open && outcome.held_until == DT_NOEND)
-		outcome.reason = REASON_OPEN;
+	if (refusal.open && refusal.held_until == DT_NOEND)
+		reason = REASON_OPEN;
 	else if (own)
-		outcome.reason = REASON_OWN;
+		reason = REASON_OWN;
 	if (obstacle.lease != NULL)
 	{
-		outcome.blocked_by = obstacle.lease->owner;
-		outcome.blocked_role = obstacle.lease->role;
+		refusal.blocked_by = obstacle.lease->owner;
+		refusal.blocked_role = obstacle.lease->role;
 	}
-	return (Decision) {.outcome = outcome};
+	return (Decision) {.refused = true, .reason = reason, .refusal = refusal};
 }
 
 /*
@@ -211,7 +210,7 @@ decide_own(const LeaseRow *own, const LeaseRequest *request)
 	if (again)
 		obstacle.transaction = locker_in_conflict(own, ACTION_PROLONG);
 	decision = refuse_for(obstacle, true);
-	if (again && !decision.outcome.open)
+	if (again && !decision.refusal.open)
 		decision.own = own;
 	return decision;
 }

@@ -40,11 +40,13 @@ extern Obstacle obstacle_in(const LeaseRow *row, TimestampTz now);
 /* Decision on a request. */
 typedef struct Decision
 {
-	GrantOutcome outcome;		/* GRANTED, with nothing else filled in; or refused, and why */
-	int			slot;			/* GRANTED: lease slot to take */
-	const LeaseRow *target;		/* GRANTED: row to write, NULL if there is none yet */
-	const LeaseRow *former;		/* GRANTED: lease that is taken over; of several, the last granted */
+	bool		refused;
+	GrantReason reason;			/* refused: why */
+	Refusal		refusal;
 	const LeaseRow *own;		/* refused, unless the caller may act on this lease: then it is granted again */
+	int			slot;			/* granted: lease slot to take */
+	const LeaseRow *target;		/* granted: row to write, NULL if there is none yet */
+	const LeaseRow *former;		/* granted: lease that is taken over; of several, the last granted */
 } Decision;
 
 /* Grants */

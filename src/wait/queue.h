@@ -176,7 +176,7 @@ extern void call_first(Line line, MonotonicTime free_at);	/* turns.c */
 
 /* turns.c: changes of a waiter's state by its own backend */
 extern void turns_init(void);	/* at load time */
-extern MonotonicTime turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32 news_seen);
+extern MonotonicTime turns_were_refused(Waiter *waiter, int line, const Refusal *refusal, uint32 news_seen);
 extern MonotonicTime turns_leave(Waiter *waiter, const text *granted);
 
 /* wake.c */

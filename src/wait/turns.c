@@ -244,11 +244,11 @@ next_line_check(const Entry *own)
  * not woken for earlier changes.
  */
 MonotonicTime
-turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32 news_seen)
+turns_were_refused(Waiter *waiter, int line, const Refusal *refusal, uint32 news_seen)
 {
 	Entry	   *entry = &waiter->entry[line];
-	bool		open = refusal->result == REFUSED_OPEN;
-	TurnState	state = refusal->own_lease ? TURN_ASIDE : open && waiter->info.nresources == 1 ? TURN_AWAY : TURN_QUEUED;
+	bool		awaits = TransactionIdIsValid(refusal->transaction);
+	TurnState	state = refusal->own_lease ? TURN_ASIDE : awaits && waiter->info.nresources == 1 ? TURN_AWAY : TURN_QUEUED;
 	MonotonicTime check_by = AT_ONCE;
 
 	queue_lock(entry->line.hash);
@@ -257,11 +257,11 @@ turns_were_refused(Waiter *waiter, int line, const GrantOutcome *refusal, uint32
 		bool		stands_aside = state == TURN_ASIDE && entry_state(entry) != TURN_ASIDE;
 		bool		is_known = entry->awaited == refusal->transaction && entry_state(entry) != TURN_CALLED;
 
-		entry->awaited = open ? refusal->transaction : InvalidTransactionId;
+		entry->awaited = refusal->transaction;
 		/* A transaction may end at any time. A free lease belongs to waiters who hand on what they know. */
-		entry->known_end = open || refusal->open ? AT_ONCE : monotonic_time(refusal->held_until);
+		entry->known_end = refusal->open ? AT_ONCE : monotonic_time(refusal->held_until);
 		pg_atomic_write_u32(&entry->state, state);
-		if (open && !is_known)	/* else two waiters could keep each other awake */
+		if (awaits && !is_known)	/* else two waiters could keep each other awake */
 			note_sessions_wakeup(entry->line, SubTransGetTopmostTransaction(refusal->transaction));
 		if (stands_aside)
 			call_first(entry->line, AT_ONCE);

@@ -4,7 +4,7 @@
  *		Waiting for leases: the wait of this session.
  *
  * A waiter sleeps until something may have changed for it, and then tries
- * again. The outcome of the try tells how long it may sleep. src/README.md
+ * again. The refusal tells how long it may sleep. src/README.md
  * explains who wakes it, and where it waits.
  *
  * Without shared memory all waiters look again every lease_lock.poll_interval,
@@ -152,12 +152,12 @@ wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 
 
 /* Note why the look at one of the resources did not get the lease. */
 void
-wait_note_refusal(int which, const GrantOutcome *refusal)
+wait_note_refusal(int which, const Refusal *refusal)
 {
 	Waiter	   *waiter = my_wait.waiter;
 
 	/* A trigger may try a lease when lease_wait() commits before it sleeps. */
-	if (waiter == NULL || !my_wait.looks || refusal->result == GRANTED || which >= waiter->info.nlines)
+	if (waiter == NULL || !my_wait.looks || which >= waiter->info.nlines)
 		return;
 	RACE_POINT("before a waiter tells its refusal");
 	my_wait.next_line_check = mono_min(my_wait.next_line_check,
@@ -216,7 +216,7 @@ begin_deadlock_check(void)
 
 /* Sleep until it makes sense to look again: when the obstacle ends, or earlier. */
 static void
-sleep_behind_lease(const GrantOutcome *refusal)
+sleep_behind_lease(const Refusal *refusal)
 {
 	Waiter	   *waiter = my_wait.waiter;
 	MonotonicTime until = mono_min(my_wait.ends_at, monotonic_time(refusal->held_until));
@@ -251,7 +251,7 @@ wait_in_lock_manager(void *transaction)
  * over, we keep it. That harms nobody: who held it has ended.
  */
 static void
-wait_behind_transaction(const GrantOutcome *refusal)
+wait_behind_transaction(const Refusal *refusal)
 {
 	TransactionId transaction = refusal->transaction;
 	MonotonicTime check = mono_max(my_wait.next_deadlock_check, mono_from_now(DeadlockTimeout * INT64CONST(2000)));
@@ -261,11 +261,11 @@ wait_behind_transaction(const GrantOutcome *refusal)
 	check_client();
 }
 
-/* May the wait go on after this refusal? False if the time is over. */
+/* May the wait go on after a refusal? False if the time is over. */
 bool
-wait_may_go_on(const GrantOutcome *refusal)
+wait_may_go_on(void)
 {
-	Assert(my_wait.active && refusal->result != GRANTED);
+	Assert(my_wait.active);
 
 	my_wait.looks = false;
 	CHECK_FOR_INTERRUPTS();
@@ -297,11 +297,11 @@ wait_end_commit(void)
 
 /* Wait until the obstacle that refused a try may be gone. */
 void
-wait_sleep(const GrantOutcome *refusal)
+wait_sleep(const Refusal *refusal)
 {
 	if (mono_equal(my_wait.next_line_check, AT_ONCE))
 		CHECK_FOR_INTERRUPTS();
-	else if (refusal->result == REFUSED_OPEN)
+	else if (TransactionIdIsValid(refusal->transaction))
 		wait_behind_transaction(refusal);
 	else
 		sleep_behind_lease(refusal);

@@ -25,11 +25,11 @@ extern bool wait_look_for_others(text **resources, int nresources);
 extern void wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 timeout);
 extern bool wait_is_called(void);
 extern bool wait_lock_resource(const text *resource);
-extern void wait_note_refusal(int which, const GrantOutcome *refusal);
-extern bool wait_may_go_on(const GrantOutcome *refusal);
+extern void wait_note_refusal(int which, const Refusal *refusal);
+extern bool wait_may_go_on(void);
 extern void wait_begin_commit(void);
 extern void wait_end_commit(void);
-extern void wait_sleep(const GrantOutcome *refusal);
+extern void wait_sleep(const Refusal *refusal);
 extern void wait_prepare_look(void);
 extern void wait_end(const text *granted);
 
