@@ -30,17 +30,19 @@ PG_FUNCTION_INFO_V1(lease_session_ended);
 
 /*
  * Get the owner of the lease that is meant from argument number argno, and its
- * token from the next one, if the function has that.
+ * token, which goes to *token, from the next one, if the function has that.
  */
-static void
-claim_args(FunctionCallInfo fcinfo, int argno, LeaseAction *action)
+static Claim
+claim_args(FunctionCallInfo fcinfo, int argno, const text *resource, int64 *token)
 {
-	action->claim.owner = name_arg(fcinfo, argno, "owner");
+	Claim		claim = {.owner = name_arg(fcinfo, argno, "owner")};
+
 	if (PG_NARGS() > argno + 1)
 	{
-		action->token = token_arg(fcinfo, argno + 1, action->resource);
-		action->claim.token = &action->token;
+		*token = token_arg(fcinfo, argno + 1, resource);
+		claim.token = token;
 	}
+	return claim;
 }
 
 /* lease_release(resource text, owner text [, token bigint]) returns boolean */
@@ -48,10 +50,11 @@ Datum
 lease_release(PG_FUNCTION_ARGS)
 {
 	LeaseAction action = {.verb = LEASE_RELEASE, .resource = name_arg(fcinfo, 0, "resource")};
+	int64		token;
 
-	claim_args(fcinfo, 1, &action);
+	action.claim = claim_args(fcinfo, 1, action.resource, &token);
 	require_writable("lease_release()");
-	PG_RETURN_BOOL(act_on_lease(&action));
+	PG_RETURN_BOOL(act_on_lease(&action).done);
 }
 
 /* lease_release_all(owner text) returns bigint */
@@ -69,11 +72,12 @@ Datum
 lease_renew(PG_FUNCTION_ARGS)
 {
 	LeaseAction action = {.verb = LEASE_RENEW, .resource = name_arg(fcinfo, 0, "resource")};
+	int64		token;
 
 	action.ttl = ttl_arg(fcinfo, 1, action.resource);
-	claim_args(fcinfo, 2, &action);
+	action.claim = claim_args(fcinfo, 2, action.resource, &token);
 	require_writable("lease_renew()");
-	PG_RETURN_BOOL(act_on_lease(&action));
+	PG_RETURN_BOOL(act_on_lease(&action).done);
 }
 
 /* lease_renew_several(resources text[], ttl interval, owner text) returns boolean */
@@ -81,12 +85,12 @@ Datum
 lease_renew_several(PG_FUNCTION_ARGS)
 {
 	Resources	resources = resources_arg(fcinfo, 0);
-	LeaseAction action = {.verb = LEASE_RENEW, .resources = resources.sorted, .nresources = resources.number};
+	SeveralRenewals renewals = {.action = {.verb = LEASE_RENEW}, .resources = resources.sorted, .nresources = resources.number};
 
-	action.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
-	action.claim.owner = name_arg(fcinfo, 2, "owner");
+	renewals.action.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
+	renewals.action.claim.owner = name_arg(fcinfo, 2, "owner");
 	require_writable("lease_renew_several()");
-	PG_RETURN_BOOL(run_subtransaction(renew_each, &action, NULL));
+	PG_RETURN_BOOL(run_subtransaction(renew_each, &renewals, NULL));
 }
 
 /* lease_renew_all(ttl interval, owner text) returns bigint */
@@ -146,13 +150,15 @@ Datum
 lease_transfer(PG_FUNCTION_ARGS)
 {
 	LeaseAction action = {.verb = LEASE_TRANSFER, .resource = name_arg(fcinfo, 0, "resource")};
+	ActionResult result;
 
 	action.claim.owner = name_arg(fcinfo, 1, "owner");
 	action.new_owner = name_arg(fcinfo, 2, "new owner");
 	require_writable("lease_transfer()");
-	if (!act_on_lease(&action))
+	result = act_on_lease(&action);
+	if (!result.done)
 		PG_RETURN_NULL();
-	PG_RETURN_INT64(action.token);
+	PG_RETURN_INT64(result.token);
 }
 
 /* lease_downgrade(resource text, owner text) returns bigint */
@@ -160,12 +166,15 @@ Datum
 lease_downgrade(PG_FUNCTION_ARGS)
 {
 	LeaseAction action = {.verb = LEASE_DOWNGRADE, .resource = name_arg(fcinfo, 0, "resource")};
+	ActionResult result;
+	int64		token;
 
-	claim_args(fcinfo, 1, &action);
+	action.claim = claim_args(fcinfo, 1, action.resource, &token);
 	require_writable("lease_downgrade()");
-	if (!act_on_lease(&action))
+	result = act_on_lease(&action);
+	if (!result.done)
 		PG_RETURN_NULL();
-	PG_RETURN_INT64(action.token);
+	PG_RETURN_INT64(result.token);
 }
 
 /* lease_set_payload(resource text, owner text, payload jsonb) returns boolean */
@@ -177,7 +186,7 @@ lease_set_payload(PG_FUNCTION_ARGS)
 	action.claim.owner = name_arg(fcinfo, 1, "owner");
 	action.payload = payload_arg(fcinfo, 2);
 	require_writable("lease_set_payload()");
-	PG_RETURN_BOOL(act_on_lease(&action));
+	PG_RETURN_BOOL(act_on_lease(&action).done);
 }
 
 /*
@@ -193,7 +202,7 @@ lease_break(PG_FUNCTION_ARGS)
 
 	action.grace = grace_arg(fcinfo, 1, action.resource);
 	require_writable("lease_break()");
-	PG_RETURN_BOOL(act_on_lease(&action));
+	PG_RETURN_BOOL(act_on_lease(&action).done);
 }
 
 /* lease_purge() returns bigint */

@@ -175,12 +175,10 @@ take_all(void *arg)
 			nstale = i;
 	}
 
-	return renew_each(&(LeaseAction) {
-		.verb = LEASE_RESTART,
-		.claim = {.owner = all->request->owner},
+	return renew_each(&(SeveralRenewals) {
+		.action = {.verb = LEASE_RESTART, .claim = {.owner = all->request->owner}, .ttl = all->request->ttl},
 		.resources = all->resources,
-		.nresources = nstale,
-		.ttl = all->request->ttl
+		.nresources = nstale
 	});
 }
 

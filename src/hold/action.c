@@ -15,10 +15,29 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "nodes/bitmapset.h"
 #include "utils/memutils.h"
 
 #include "change/change.h"
 #include "hold/hold.h"
+
+/* An action that is being carried out. */
+typedef struct RunningAction
+{
+	const LeaseAction *asked;
+	LeaseStore *store;
+	Bitmapset  *ending;			/* lease slots whose ending lock it holds */
+
+	/* Read under the resource lock, the time before the rows. */
+	TimestampTz now;
+	LeaseRows	rows;			/* of the resource */
+	const LeaseRow *row;		/* the lease that is meant */
+	bool		held;			/* it has not expired */
+
+	/* Set by the write, for some actions. */
+	int64		token;			/* the new one */
+	Oid			counted_role;	/* the new owner has one more lease of this role */
+} RunningAction;
 
 /*
  * The functions write_... write an action under the resource lock. They return
@@ -30,11 +49,11 @@
  * was acquired several times must be released as many times.
  */
 static bool
-write_release(LeaseAction *action)
+write_release(RunningAction *action)
 {
 	Lease		lease = action->row->lease;
 
-	if (lease.holds > 1 && action->held && !action->of_all)
+	if (lease.holds > 1 && action->held && !action->asked->of_all)
 	{
 		lease.holds--;
 		change_lease(action->store, action->row, &lease, CHANGE_COUNT_DOWN, NULL);
@@ -51,29 +70,29 @@ write_release(LeaseAction *action)
 
 /* Extend the lease to at least ttl from now. */
 static bool
-write_renewal(LeaseAction *action)
+write_renewal(RunningAction *action)
 {
 	Lease		lease = action->row->lease;
 
-	lease.expires_at = Max(lease.expires_at, action->now + action->ttl);
+	lease.expires_at = Max(lease.expires_at, action->now + action->asked->ttl);
 	change_lease(action->store, action->row, &lease, CHANGE_RENEW, NULL);
 	return true;
 }
 
 /* Replace or remove the payload. */
 static bool
-write_payload(LeaseAction *action)
+write_payload(RunningAction *action)
 {
 	Lease		lease = action->row->lease;
 
-	lease.payload = action->payload;
+	lease.payload = action->asked->payload;
 	change_lease(action->store, action->row, &lease, CHANGE_PAYLOAD, NULL);
 	return true;
 }
 
 /* Date the lease as granted now, with a new token, which the action returns. */
 static void
-grant_anew(LeaseAction *action, Lease *lease)
+grant_anew(RunningAction *action, Lease *lease)
 {
 	action->token = store_next_token(action->store, last_token(&action->rows));
 	lease->token = action->token;
@@ -111,17 +130,17 @@ require_no_session(const Lease *lease)
 
 /* Hand the lease over. The role that acquired it, its mode and its end stay the same. */
 static bool
-write_transfer(LeaseAction *action)
+write_transfer(RunningAction *action)
 {
 	Lease		lease = action->row->lease;
 
 	require_no_session(&lease);
-	if (!is_owner(&lease, action->new_owner))
+	if (!is_owner(&lease, action->asked->new_owner))
 	{
-		require_no_other_lease(&action->rows, action->new_owner, action->now);
+		require_no_other_lease(&action->rows, action->asked->new_owner, action->now);
 		action->counted_role = lease.role;
 	}
-	lease.owner = action->new_owner;
+	lease.owner = action->asked->new_owner;
 	lease.holds = 1;
 	grant_anew(action, &lease);
 	change_lease(action->store, action->row, &lease, CHANGE_TRANSFER, &action->row->lease);
@@ -137,7 +156,7 @@ write_transfer(LeaseAction *action)
  * request under the exclusive lease from one under the shared lease.
  */
 static bool
-write_downgrade(LeaseAction *action)
+write_downgrade(RunningAction *action)
 {
 	Lease		exclusive = action->row->lease;
 	Lease		shared = action->row->lease;
@@ -167,7 +186,7 @@ write_downgrade(LeaseAction *action)
  * no more time than their leases had.
  */
 static bool
-write_break(LeaseAction *action)
+write_break(RunningAction *action)
 {
 	for (int i = 0; i < action->rows.count; i++)
 	{
@@ -176,7 +195,7 @@ write_break(LeaseAction *action)
 
 		if (is_open(row) || is_free(&lease, action->now))
 			continue;
-		make_tombstone(&lease, action->now + action->grace);
+		make_tombstone(&lease, action->now + action->asked->grace);
 		change_lease(action->store, row, &lease, CHANGE_BREAK, &row->lease);
 	}
 	return true;
@@ -187,7 +206,7 @@ static const struct
 	OwnAction	kind;
 	bool		even_expired;	/* the lease need not be held */
 	bool		gives_token;	/* the lease gets a new token */
-	bool		(*write) (LeaseAction *action);
+	bool		(*write) (RunningAction *action);
 }			actions[] = {
 	[LEASE_RELEASE] = {ACTION_END, true, false, write_release},
 	[LEASE_RENEW] = {ACTION_PROLONG, false, false, write_renewal},
@@ -204,20 +223,20 @@ static const struct
  * dead versions. Else a session that only renews a lease would leave all of them.
  */
 static ClaimedLease
-find_lease(LeaseAction *action)
+find_lease(RunningAction *action)
 {
-	OwnAction	kind = actions[action->verb].kind;
+	OwnAction	kind = actions[action->asked->verb].kind;
 	ClaimedLease claimed = {0};
 
-	if (kind == ACTION_END && !actions[action->verb].gives_token &&
-		store_look_at_last_written(action->store, action->resource, &action->rows))
-		claimed = find_claimed(&action->rows, &action->claim, kind, action->now);
+	if (kind == ACTION_END && !actions[action->asked->verb].gives_token &&
+		store_look_at_last_written(action->store, action->asked->resource, &action->rows))
+		claimed = find_claimed(&action->rows, &action->asked->claim, kind, action->now);
 	if (!claimed.holds)
 	{
-		store_look(action->store, action->resource, &action->rows);
+		store_look(action->store, action->asked->resource, &action->rows);
 		if (kind == ACTION_BREAK)
 			return find_breakable(&action->rows, action->now);
-		claimed = find_claimed(&action->rows, &action->claim, kind, action->now);
+		claimed = find_claimed(&action->rows, &action->asked->claim, kind, action->now);
 	}
 	if (claimed.row != NULL && !may_act(&claimed.row->lease))
 		refuse_permission(&claimed.row->lease);
@@ -226,20 +245,20 @@ find_lease(LeaseAction *action)
 
 /* Take the ending lock of a lease slot, unless the action has it already. */
 static void
-begin_ending(LeaseAction *action, int slot)
+begin_ending(RunningAction *action, int slot)
 {
 	if (bms_is_member(slot, action->ending))
 		return;
-	lock_ending(action->resource, slot, ExclusiveLock);
+	lock_ending(action->asked->resource, slot, ExclusiveLock);
 	action->ending = bms_add_member(action->ending, slot);
 }
 
 /* Give the ending locks back. */
 static void
-stop_ending(LeaseAction *action)
+stop_ending(RunningAction *action)
 {
 	for (int slot = -1; (slot = bms_next_member(action->ending, slot)) >= 0;)
-		unlock_ending(action->resource, slot, ExclusiveLock);
+		unlock_ending(action->asked->resource, slot, ExclusiveLock);
 	bms_free(action->ending);
 	action->ending = NULL;
 }
@@ -251,9 +270,9 @@ stop_ending(LeaseAction *action)
  * since they may meet the slots in different orders.
  */
 static void
-wait_to_act(LeaseAction *action, const ClaimedLease *claimed)
+wait_to_act(RunningAction *action, const ClaimedLease *claimed)
 {
-	OwnAction	kind = actions[action->verb].kind;
+	OwnAction	kind = actions[action->asked->verb].kind;
 
 	if (kind == ACTION_BREAK)
 		begin_ending(action, ALL_SLOTS);
@@ -263,41 +282,48 @@ wait_to_act(LeaseAction *action, const ClaimedLease *claimed)
 }
 
 /*
- * Find the lease that is meant, and write what the action does to it. Returns
- * false, with nothing written, if there is no such lease.
+ * Look, and write what the action does to the lease that is meant, unless a
+ * transaction must end first. Then it has ended, and the result is false.
  */
-bool
-act_on_lease(LeaseAction *action)
+static bool
+try_to_act(RunningAction *action, bool *done)
 {
+	const text *resource = action->asked->resource;
 	ClaimedLease claimed;
+	bool		must_wait;
+
+	lock_resource(resource);
+	action->now = clock_now();
+	claimed = find_lease(action);
+	must_wait = TransactionIdIsValid(claimed.transaction);
+	action->row = claimed.row;
+	action->held = claimed.holds;
+	if (claimed.row != NULL && !must_wait && (claimed.holds || actions[action->asked->verb].even_expired))
+		*done = actions[action->asked->verb].write(action);
+	unlock_resource(resource);
+	if (must_wait)
+		wait_to_act(action, &claimed);
+	return !must_wait;
+}
+
+ActionResult
+act_on_lease(const LeaseAction *asked)
+{
+	RunningAction action = {.asked = asked};
 	bool		done = false;
 
 	durable_action_begins();
-	action->store = store_open(RowExclusiveLock);
-	store_prepare_write(action->store);
-	if (actions[action->verb].gives_token)
-		store_prepare_token(action->store);
-	do
-	{
+	action.store = store_open(RowExclusiveLock);
+	store_prepare_write(action.store);
+	if (actions[asked->verb].gives_token)
+		store_prepare_token(action.store);
+	while (!try_to_act(&action, &done))
 		CHECK_FOR_INTERRUPTS();
-
-		lock_resource(action->resource);
-		action->now = clock_now();
-		claimed = find_lease(action);
-		action->row = claimed.row;
-		action->held = claimed.holds;
-		if (claimed.row != NULL && !TransactionIdIsValid(claimed.transaction) &&
-			(claimed.holds || actions[action->verb].even_expired))
-			done = actions[action->verb].write(action);
-		unlock_resource(action->resource);
-		if (claimed.row != NULL && TransactionIdIsValid(claimed.transaction))
-			wait_to_act(action, &claimed);
-	} while (TransactionIdIsValid(claimed.transaction));
-	stop_ending(action);
-	store_close(action->store);
-	if (OidIsValid(action->counted_role))
-		require_lease_allowed(action->resource, action->new_owner, action->counted_role);
-	return done;
+	stop_ending(&action);
+	store_close(action.store);
+	if (OidIsValid(action.counted_role))
+		require_lease_allowed(asked->resource, asked->new_owner, action.counted_role);
+	return (ActionResult) {done, action.token};
 }
 
 /* StoreFilter: leases of an owner that the caller may act on. */
@@ -350,22 +376,23 @@ find_own_leases(const text *owner)
  * may happen to use the same owner name.
  */
 int64
-act_on_all_leases(LeaseAction *action)
+act_on_all_leases(const LeaseAction *action)
 {
+	LeaseAction one = *action;
 	List	   *own_leases = find_own_leases(action->claim.owner);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lease actions", ALLOCSET_SMALL_SIZES);
 	MemoryContext caller_context = MemoryContextSwitchTo(context);
 	int64		done = 0;
 	ListCell   *cell;
 
-	action->of_all = true;
+	one.of_all = true;
 	foreach(cell, own_leases)
 	{
 		const Lease *own = lfirst(cell);
 
-		action->resource = own->resource;
-		action->claim.token = &own->token;
-		if (act_on_lease(action))
+		one.resource = own->resource;
+		one.claim.token = &own->token;
+		if (act_on_lease(&one).done)
 			done++;
 		MemoryContextReset(context);
 	}
@@ -380,14 +407,15 @@ act_on_all_leases(LeaseAction *action)
  * of them is not held, returns false, which takes back the other renewals.
  */
 bool
-renew_each(void *arg)
+renew_each(void *renewals)
 {
-	LeaseAction *action = arg;
+	const SeveralRenewals *several = renewals;
+	LeaseAction one = several->action;
 
-	for (int i = 0; i < action->nresources; i++)
+	for (int i = 0; i < several->nresources; i++)
 	{
-		action->resource = action->resources[i];
-		if (!act_on_lease(action))
+		one.resource = several->resources[i];
+		if (!act_on_lease(&one).done)
 			return false;
 	}
 	return true;

@@ -8,8 +8,6 @@
 #ifndef LEASE_LOCK_HOLD_H
 #define LEASE_LOCK_HOLD_H
 
-#include "nodes/bitmapset.h"
-
 #include "rules/rules.h"
 #include "store/store.h"
 
@@ -25,41 +23,41 @@ typedef enum LeaseVerb
 	LEASE_BREAK					/* free the resource, whoever holds it */
 } LeaseVerb;
 
+/* What to do, and to which lease. The last four are for some actions. */
 typedef struct LeaseAction
 {
-	/* Given by the caller, the last four for some actions. */
 	LeaseVerb	verb;
 	const text *resource;
 	Claim		claim;			/* the lease that is meant; not for LEASE_BREAK */
-	text	  **resources;		/* instead of resource, for renew_each(); all sessions use the same order */
-	int			nresources;
+	bool		of_all;			/* leases of the owner: each is released at once, however often acquired */
 	int64		ttl;
 	int64		grace;			/* of LEASE_BREAK */
 	Datum		payload;
 	text	   *new_owner;
-
-	/* Set before the action writes. */
-	bool		of_all;			/* all leases of the owner: released at once, however often acquired */
-	LeaseStore *store;
-	LeaseRows	rows;			/* of the resource */
-	const LeaseRow *row;		/* the lease that is meant */
-	bool		held;			/* it has not expired */
-	TimestampTz now;			/* read under the resource lock, before the rows */
-	Bitmapset  *ending;			/* lease slots whose ending lock it holds */
-
-	/* Set by the write, for some actions. */
-	int64		token;			/* the new one */
-	Oid			counted_role;	/* the new owner has one more lease of this role */
 } LeaseAction;
 
+typedef struct ActionResult
+{
+	bool		done;			/* false, with nothing written: there is no such lease */
+	int64		token;			/* the new one, of a transfer or downgrade */
+} ActionResult;
+
 /*
- * Find the lease that is meant, and act on it. Returns false, with nothing
- * written, if there is no such lease. A break and a release may find a lease
- * that has expired.
+ * Find the lease that is meant, and act on it. A break and a release may find
+ * a lease that has expired.
  */
-extern bool act_on_lease(LeaseAction *action);
-extern int64 act_on_all_leases(LeaseAction *action);
-extern bool renew_each(void *arg);
+extern ActionResult act_on_lease(const LeaseAction *action);
+extern int64 act_on_all_leases(const LeaseAction *action);
+
+/* Renewals of an owner's leases on several resources, for renew_each() */
+typedef struct SeveralRenewals
+{
+	LeaseAction action;			/* without a resource */
+	text	  **resources;		/* all sessions use the same order */
+	int			nresources;
+} SeveralRenewals;
+
+extern bool renew_each(void *renewals);
 
 /* assert.c: leases that a transaction relies on */
 
