@@ -30,7 +30,7 @@ static int64
 ttl_owner_wait_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request, text *resource)
 {
 	request->ttl = ttl_arg(fcinfo, argno, resource);
-	request->owner = name_arg(fcinfo, argno + 1, "owner");
+	request->owner = owner_arg(fcinfo, argno + 1);
 	return PG_NARGS() > argno + 2 ? wait_arg(fcinfo, argno + 2, resource) : 0;
 }
 
@@ -42,7 +42,7 @@ acquire(FunctionCallInfo fcinfo, LeaseMode mode, const char *function)
 	int			argno = 1;
 	int64		wait;
 
-	request.resource = name_arg(fcinfo, 0, "resource");
+	request.resource = resource_arg(fcinfo, 0);
 	if (mode == MODE_PERMIT)
 		request.permits = permits_arg(fcinfo, argno++, request.resource);
 	wait = ttl_owner_wait_args(fcinfo, argno, &request, request.resource);

@@ -11,7 +11,6 @@
 
 #include "api/api.h"
 #include "hold/hold.h"
-#include "purge/purge.h"
 
 PG_FUNCTION_INFO_V1(lease_release);
 PG_FUNCTION_INFO_V1(lease_release_all);
@@ -25,8 +24,6 @@ PG_FUNCTION_INFO_V1(lease_transfer);
 PG_FUNCTION_INFO_V1(lease_downgrade);
 PG_FUNCTION_INFO_V1(lease_set_payload);
 PG_FUNCTION_INFO_V1(lease_break);
-PG_FUNCTION_INFO_V1(lease_purge);
-PG_FUNCTION_INFO_V1(lease_session_ended);
 
 /*
  * Get the owner of the lease that is meant from argument number argno, and its
@@ -35,7 +32,7 @@ PG_FUNCTION_INFO_V1(lease_session_ended);
 static Claim
 claim_args(FunctionCallInfo fcinfo, int argno, const text *resource, int64 *token)
 {
-	Claim		claim = {.owner = name_arg(fcinfo, argno, "owner")};
+	Claim		claim = {.owner = owner_arg(fcinfo, argno)};
 
 	if (PG_NARGS() > argno + 1)
 	{
@@ -49,7 +46,7 @@ claim_args(FunctionCallInfo fcinfo, int argno, const text *resource, int64 *toke
 Datum
 lease_release(PG_FUNCTION_ARGS)
 {
-	LeaseAction action = {.verb = LEASE_RELEASE, .resource = name_arg(fcinfo, 0, "resource")};
+	LeaseAction action = {.verb = LEASE_RELEASE, .resource = resource_arg(fcinfo, 0)};
 	int64		token;
 
 	action.claim = claim_args(fcinfo, 1, action.resource, &token);
@@ -61,7 +58,7 @@ lease_release(PG_FUNCTION_ARGS)
 Datum
 lease_release_all(PG_FUNCTION_ARGS)
 {
-	LeaseAction action = {.verb = LEASE_RELEASE, .claim = {.owner = name_arg(fcinfo, 0, "owner")}};
+	LeaseAction action = {.verb = LEASE_RELEASE, .claim = {.owner = owner_arg(fcinfo, 0)}};
 
 	require_writable("lease_release_all()");
 	PG_RETURN_INT64(act_on_all_leases(&action));
@@ -71,7 +68,7 @@ lease_release_all(PG_FUNCTION_ARGS)
 Datum
 lease_renew(PG_FUNCTION_ARGS)
 {
-	LeaseAction action = {.verb = LEASE_RENEW, .resource = name_arg(fcinfo, 0, "resource")};
+	LeaseAction action = {.verb = LEASE_RENEW, .resource = resource_arg(fcinfo, 0)};
 	int64		token;
 
 	action.ttl = ttl_arg(fcinfo, 1, action.resource);
@@ -88,7 +85,7 @@ lease_renew_several(PG_FUNCTION_ARGS)
 	SeveralRenewals renewals = {.action = {.verb = LEASE_RENEW}, .resources = resources.sorted, .nresources = resources.number};
 
 	renewals.action.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
-	renewals.action.claim.owner = name_arg(fcinfo, 2, "owner");
+	renewals.action.claim.owner = owner_arg(fcinfo, 2);
 	require_writable("lease_renew_several()");
 	PG_RETURN_BOOL(run_subtransaction(renew_each, &renewals, NULL));
 }
@@ -99,7 +96,7 @@ lease_renew_all(PG_FUNCTION_ARGS)
 {
 	LeaseAction action = {.verb = LEASE_RENEW, .ttl = ttl_arg(fcinfo, 0, NULL)};
 
-	action.claim.owner = name_arg(fcinfo, 1, "owner");
+	action.claim.owner = owner_arg(fcinfo, 1);
 	require_writable("lease_renew_all()");
 	PG_RETURN_INT64(act_on_all_leases(&action));
 }
@@ -108,8 +105,8 @@ lease_renew_all(PG_FUNCTION_ARGS)
 Datum
 lease_assert(PG_FUNCTION_ARGS)
 {
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	Claim		claim = {.owner = name_arg(fcinfo, 1, "owner")};
+	text	   *resource = resource_arg(fcinfo, 0);
+	Claim		claim = {.owner = owner_arg(fcinfo, 1)};
 
 	require_writable("lease_assert()");
 	PG_RETURN_INT64(assert_lease(resource, &claim, &(Asserter) {.role = GetUserId()}));
@@ -119,7 +116,7 @@ lease_assert(PG_FUNCTION_ARGS)
 Datum
 lease_assert_token(PG_FUNCTION_ARGS)
 {
-	text	   *resource = name_arg(fcinfo, 0, "resource");
+	text	   *resource = resource_arg(fcinfo, 0);
 	int64		token = token_arg(fcinfo, 1, resource);
 	Claim		claim = {.token = &token};
 
@@ -135,8 +132,8 @@ lease_assert_token(PG_FUNCTION_ARGS)
 Datum
 lease_token(PG_FUNCTION_ARGS)
 {
-	text	   *resource = name_arg(fcinfo, 0, "resource");
-	text	   *owner = name_arg(fcinfo, 1, "owner");
+	text	   *resource = resource_arg(fcinfo, 0);
+	text	   *owner = owner_arg(fcinfo, 1);
 	int64		token;
 
 	PreventCommandIfParallelMode("lease_token()");
@@ -149,11 +146,11 @@ lease_token(PG_FUNCTION_ARGS)
 Datum
 lease_transfer(PG_FUNCTION_ARGS)
 {
-	LeaseAction action = {.verb = LEASE_TRANSFER, .resource = name_arg(fcinfo, 0, "resource")};
+	LeaseAction action = {.verb = LEASE_TRANSFER, .resource = resource_arg(fcinfo, 0)};
 	ActionResult result;
 
-	action.claim.owner = name_arg(fcinfo, 1, "owner");
-	action.new_owner = name_arg(fcinfo, 2, "new owner");
+	action.claim.owner = owner_arg(fcinfo, 1);
+	action.new_owner = new_owner_arg(fcinfo, 2);
 	require_writable("lease_transfer()");
 	result = act_on_lease(&action);
 	if (!result.done)
@@ -165,7 +162,7 @@ lease_transfer(PG_FUNCTION_ARGS)
 Datum
 lease_downgrade(PG_FUNCTION_ARGS)
 {
-	LeaseAction action = {.verb = LEASE_DOWNGRADE, .resource = name_arg(fcinfo, 0, "resource")};
+	LeaseAction action = {.verb = LEASE_DOWNGRADE, .resource = resource_arg(fcinfo, 0)};
 	ActionResult result;
 	int64		token;
 
@@ -181,9 +178,9 @@ lease_downgrade(PG_FUNCTION_ARGS)
 Datum
 lease_set_payload(PG_FUNCTION_ARGS)
 {
-	LeaseAction action = {.verb = LEASE_SET_PAYLOAD, .resource = name_arg(fcinfo, 0, "resource")};
+	LeaseAction action = {.verb = LEASE_SET_PAYLOAD, .resource = resource_arg(fcinfo, 0)};
 
-	action.claim.owner = name_arg(fcinfo, 1, "owner");
+	action.claim.owner = owner_arg(fcinfo, 1);
 	action.payload = payload_arg(fcinfo, 2);
 	require_writable("lease_set_payload()");
 	PG_RETURN_BOOL(act_on_lease(&action).done);
@@ -198,29 +195,9 @@ lease_set_payload(PG_FUNCTION_ARGS)
 Datum
 lease_break(PG_FUNCTION_ARGS)
 {
-	LeaseAction action = {.verb = LEASE_BREAK, .resource = name_arg(fcinfo, 0, "resource")};
+	LeaseAction action = {.verb = LEASE_BREAK, .resource = resource_arg(fcinfo, 0)};
 
 	action.grace = grace_arg(fcinfo, 1, action.resource);
 	require_writable("lease_break()");
 	PG_RETURN_BOOL(act_on_lease(&action).done);
-}
-
-/* lease_purge() returns bigint */
-Datum
-lease_purge(PG_FUNCTION_ARGS)
-{
-	require_writable("lease_purge()");
-	PG_RETURN_INT64(purge_leases());
-}
-
-/* lease_session_ended(session_number bigint) returns boolean */
-Datum
-lease_session_ended(PG_FUNCTION_ARGS)
-{
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("number of a session must not be null"),
-				 errhint("Give session_number of the lock table.")));
-	PG_RETURN_BOOL(session_state(PG_GETARG_INT64(0)) == SESSION_ENDED);
 }

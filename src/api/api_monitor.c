@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * api_monitor.c
- *		The functions that views, graphs and the install script use.
+ *		The functions that views and graphs use.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,7 +14,6 @@
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -25,21 +24,11 @@
 #include "wait/wait.h"
 
 PG_FUNCTION_INFO_V1(lease_clock_difference);
-PG_FUNCTION_INFO_V1(lease_new_era);
 PG_FUNCTION_INFO_V1(lease_stats);
-PG_FUNCTION_INFO_V1(lease_stats_reset);
 PG_FUNCTION_INFO_V1(lease_printable);
 PG_FUNCTION_INFO_V1(lease_waiters);
 PG_FUNCTION_INFO_V1(lease_contended);
-
-Datum
-usecs_to_interval(int64 usecs)
-{
-	Interval   *interval = palloc0(sizeof(Interval));
-
-	interval->time = usecs;
-	return IntervalPGetDatum(interval);
-}
+PG_FUNCTION_INFO_V1(lease_session_ended);
 
 /* The upper bounds of the histogram of hand-offs; the last bucket has none. */
 static Datum
@@ -120,14 +109,6 @@ lease_stats(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, isnull)));
 }
 
-/* lease_stats_reset() */
-Datum
-lease_stats_reset(PG_FUNCTION_ARGS)
-{
-	stats_reset();
-	PG_RETURN_VOID();
-}
-
 /* lease_printable(name text) returns text */
 Datum
 lease_printable(PG_FUNCTION_ARGS)
@@ -145,19 +126,6 @@ Datum
 lease_clock_difference(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_DATUM(usecs_to_interval(clock_difference()));
-}
-
-/*
- * lease_new_era()
- *
- * The sequences are those in the schema of the function.
- */
-Datum
-lease_new_era(PG_FUNCTION_ARGS)
-{
-	PreventCommandIfReadOnly("lease_new_era()");
-	era_begin(get_func_namespace(fcinfo->flinfo->fn_oid));
-	PG_RETURN_VOID();
 }
 
 static ArrayType *
@@ -224,9 +192,21 @@ lease_waiters(PG_FUNCTION_ARGS)
 Datum
 lease_contended(PG_FUNCTION_ARGS)
 {
-	text	   *resource = name_arg(fcinfo, 0, "resource");
+	text	   *resource = resource_arg(fcinfo, 0);
 
 	if (!attach_shared_area())
 		PG_RETURN_NULL();
 	PG_RETURN_BOOL(wait_is_contended(resource));
+}
+
+/* lease_session_ended(session_number bigint) returns boolean */
+Datum
+lease_session_ended(PG_FUNCTION_ARGS)
+{
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("number of a session must not be null"),
+				 errhint("Give session_number of the lock table.")));
+	PG_RETURN_BOOL(session_state(PG_GETARG_INT64(0)) == SESSION_ENDED);
 }

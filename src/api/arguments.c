@@ -27,8 +27,6 @@
 /* Maximum number of names in an array. */
 #define MAX_RESOURCES	10000
 
-/* The maximum of all intervals, for hints. */
-#define YEARS			"100000 years"
 StaticAssertDecl(MAX_TTL_YEARS == 100000, "hints name the maximum");
 
 /* Fail in a read-only transaction, in a parallel worker and during recovery. */
@@ -47,63 +45,99 @@ errcode_argument(bool is_null)
 	return errcode(is_null ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE);
 }
 
-pg_noreturn static void
-refuse_null(const char *what, const text *resource, const char *hint)
+/* What is wrong with a name. */
+typedef struct NameMessages
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-			 errmsg("%s %s must not be null", what, which_lease(resource)),
-			 errhint("%s", hint)));
-}
+	const char *null;
+	const char *empty;
+	const char *too_long;
+} NameMessages;
+
+static const NameMessages resource_messages = {
+	gettext_noop("resource of a lease must not be null"),
+	gettext_noop("resource of a lease must not be empty"),
+	gettext_noop("resource of a lease must not be longer than %d bytes")
+};
+
+static const NameMessages owner_messages = {
+	gettext_noop("owner of a lease must not be null"),
+	gettext_noop("owner of a lease must not be empty"),
+	gettext_noop("owner of a lease must not be longer than %d bytes")
+};
+
+static const NameMessages new_owner_messages = {
+	gettext_noop("new owner of a lease must not be null"),
+	gettext_noop("new owner of a lease must not be empty"),
+	gettext_noop("new owner of a lease must not be longer than %d bytes")
+};
 
 /* Check the name of a resource or an owner; NULL is none. */
 static text *
-check_name(text *name, const char *what)
+check_name(text *name, const NameMessages *messages)
 {
 	int			length = name != NULL ? VARSIZE_ANY_EXHDR(name) : 0;
 
 	if (length == 0)
 		ereport(ERROR,
 				(errcode_argument(name == NULL),
-				 errmsg("%s of a lease must not be %s", what, name == NULL ? "null" : "empty"),
+				 errmsg_internal("%s", _(name == NULL ? messages->null : messages->empty)),
 				 errhint("Give a name of 1 to %d bytes.", MAX_NAME_LENGTH)));
 	if (length > MAX_NAME_LENGTH)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s of a lease must not be longer than %d bytes", what, MAX_NAME_LENGTH),
+				 errmsg(messages->too_long, MAX_NAME_LENGTH),
 				 errdetail("It has %d bytes.", length),
 				 errhint("Use a digest as the name, for example encode(sha256(convert_to(name, 'UTF8')), 'hex').")));
 	return name;
 }
 
-/* Get the name of a resource or an owner from argument number argno. */
-text *
-name_arg(FunctionCallInfo fcinfo, int argno, const char *what)
+static text *
+name_arg(FunctionCallInfo fcinfo, int argno, const NameMessages *messages)
 {
-	return check_name(PG_ARGISNULL(argno) ? NULL : PG_GETARG_TEXT_PP(argno), what);
+	return check_name(PG_ARGISNULL(argno) ? NULL : PG_GETARG_TEXT_PP(argno), messages);
+}
+
+/* Get the name of a resource from argument number argno. */
+text *
+resource_arg(FunctionCallInfo fcinfo, int argno)
+{
+	return name_arg(fcinfo, argno, &resource_messages);
+}
+
+text *
+owner_arg(FunctionCallInfo fcinfo, int argno)
+{
+	return name_arg(fcinfo, argno, &owner_messages);
+}
+
+text *
+new_owner_arg(FunctionCallInfo fcinfo, int argno)
+{
+	return name_arg(fcinfo, argno, &new_owner_messages);
 }
 
 /*
  * Get an interval, in microseconds, from argument number argno, which is not
- * NULL. It does not depend on calendar and time zone: a month is 30 days, and
- * a day is 24 hours.
+ * NULL; false if it is shorter than min, or longer than the longest ttl. It does
+ * not depend on calendar and time zone: a month is 30 days, and a day is 24
+ * hours.
  */
-static int64
-interval_arg(FunctionCallInfo fcinfo, int argno, const char *what, const text *resource,
-			 int64 min, int64 max, const char *hint)
+static bool
+interval_arg(FunctionCallInfo fcinfo, int argno, int64 min, int64 *usecs)
 {
 	const Interval *interval = PG_GETARG_INTERVAL_P(argno);
 	int64		days = (int64) interval->month * DAYS_PER_MONTH + interval->day;
-	int64		usecs;
 
-	if (pg_mul_s64_overflow(days, USECS_PER_DAY, &usecs) || pg_add_s64_overflow(usecs, interval->time, &usecs) ||
-		usecs < min || usecs > max)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s %s is out of range: %s", what, which_lease(resource),
-						DatumGetCString(DirectFunctionCall1(interval_out, PG_GETARG_DATUM(argno)))),
-				 errhint("%s", hint)));
-	return usecs;
+	return !pg_mul_s64_overflow(days, USECS_PER_DAY, usecs) &&
+		!pg_add_s64_overflow(*usecs, interval->time, usecs) &&
+		*usecs >= min && *usecs <= MAX_TTL;
+}
+
+/* An interval for a message. */
+static char *
+shown_interval(FunctionCallInfo fcinfo, int argno)
+{
+	return DatumGetCString(DirectFunctionCall1(interval_out, PG_GETARG_DATUM(argno)));
 }
 
 /* In ereport(): the setting that limits a ttl. */
@@ -120,23 +154,38 @@ require_ttl_allowed(int64 ttl, const text *resource)
 	if (is_above_max_ttl(ttl))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("ttl of %s is longer than allowed", which_lease(resource)),
+				 resource == NULL ?
+				 errmsg("ttl of leases is longer than allowed") :
+				 errmsg("ttl of the lease on \"%s\" is longer than allowed", printable(resource)),
 				 errdetail_max_ttl(),
 				 errhint("Use a shorter ttl and renew the lease in time, or ask a superuser to raise the setting.")));
 }
 
-/* Get the time to live, in microseconds, from argument number argno. */
+/*
+ * Get the time to live, in microseconds, from argument number argno. Without a
+ * resource, it is that of all leases of an owner.
+ */
 int64
 ttl_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 {
 	int64		ttl;
 
 	if (PG_ARGISNULL(argno))
-		refuse_null("ttl of", resource,
-					"For a lease that lasts until it is released, give a long ttl. "
-					"For one that ends with the session, call lease_request() with session => true.");
-	ttl = interval_arg(fcinfo, argno, "ttl of", resource, 1, MAX_TTL,
-					   "Give an interval of more than zero and at most " YEARS ".");
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 resource == NULL ?
+				 errmsg("ttl of leases must not be null") :
+				 errmsg("ttl of the lease on \"%s\" must not be null", printable(resource)),
+				 errhint("For a lease that lasts until it is released, give a long ttl. "
+						 "For one that ends with the session, call lease_request() with session => true.")));
+	if (!interval_arg(fcinfo, argno, 1, &ttl))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 resource == NULL ?
+				 errmsg("ttl of leases is out of range: %s", shown_interval(fcinfo, argno)) :
+				 errmsg("ttl of the lease on \"%s\" is out of range: %s",
+						printable(resource), shown_interval(fcinfo, argno)),
+				 errhint("Give an interval of more than zero and at most 100000 years.")));
 	require_ttl_allowed(ttl, resource);
 	return ttl;
 }
@@ -145,20 +194,35 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 int64
 wait_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 {
-	return PG_ARGISNULL(argno) ? FOREVER :
-		interval_arg(fcinfo, argno, "wait for", resource, 0, MAX_TTL,
-					 "Give an interval of zero to " YEARS ", or NULL to wait without limit.");
+	int64		wait;
+
+	if (PG_ARGISNULL(argno))
+		return FOREVER;
+	if (!interval_arg(fcinfo, argno, 0, &wait))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("wait for the lease on \"%s\" is out of range: %s",
+						printable(resource), shown_interval(fcinfo, argno)),
+				 errhint("Give an interval of zero to 100000 years, or NULL to wait without limit.")));
+	return wait;
 }
 
 /* Get the time that holders have to stop after a break, in microseconds, from argument number argno. */
 int64
 grace_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 {
-	const char *hint = "Give an interval of zero to " YEARS ".";
+	bool		is_null = PG_ARGISNULL(argno);
+	int64		grace = 0;
 
-	if (PG_ARGISNULL(argno))
-		refuse_null("grace for", resource, hint);
-	return interval_arg(fcinfo, argno, "grace for", resource, 0, MAX_TTL, hint);
+	if (is_null || !interval_arg(fcinfo, argno, 0, &grace))
+		ereport(ERROR,
+				(errcode_argument(is_null),
+				 is_null ?
+				 errmsg("grace for the lease on \"%s\" must not be null", printable(resource)) :
+				 errmsg("grace for the lease on \"%s\" is out of range: %s",
+						printable(resource), shown_interval(fcinfo, argno)),
+				 errhint("Give an interval of zero to 100000 years.")));
+	return grace;
 }
 
 /* Get the fencing token of a lease from argument number argno. */
@@ -166,7 +230,10 @@ int64
 token_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 {
 	if (PG_ARGISNULL(argno))
-		refuse_null("token of", resource, "lease_token() returns null if that owner does not hold the lease.");
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("token of the lease on \"%s\" must not be null", printable(resource)),
+				 errhint("lease_token() returns null if that owner does not hold the lease.")));
 	return PG_GETARG_INT64(argno);
 }
 
@@ -226,7 +293,7 @@ resources_arg(FunctionCallInfo fcinfo, int argno)
 	resources.given = palloc(resources.number * sizeof(text *));
 	resources.sorted = palloc(resources.number * sizeof(text *));
 	for (int i = 0; i < resources.number; i++)
-		resources.given[i] = resources.sorted[i] = check_name(isnull[i] ? NULL : DatumGetTextPP(elements[i]), "resource");
+		resources.given[i] = resources.sorted[i] = check_name(isnull[i] ? NULL : DatumGetTextPP(elements[i]), &resource_messages);
 
 	qsort(resources.sorted, resources.number, sizeof(text *), compare_names);
 	for (int i = 1; i < resources.number; i++)
@@ -249,37 +316,69 @@ typedef enum RequestOption
 	OPTION_SESSION
 } RequestOption;
 
-/* Get the number of a word in a list, which NULL ends, from argument number argno. */
+/* The number of an argument that is a word of a list, which NULL ends; -1 if it is no word of it. */
 static int
-word_arg(FunctionCallInfo fcinfo, int argno, const char *const *words, const char *what,
-		 const text *resource, const char *hint)
+word_arg(FunctionCallInfo fcinfo, int argno, const char *const *words)
 {
-	char	   *word;
-	int			number = 0;
+	char	   *word = PG_ARGISNULL(argno) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(argno));
 
-	if (PG_ARGISNULL(argno))
-		refuse_null(what, resource, hint);
-	word = text_to_cstring(PG_GETARG_TEXT_PP(argno));
-	while (words[number] != NULL && strcmp(words[number], word) != 0)
-		number++;
-	if (words[number] == NULL)
+	for (int i = 0; word != NULL && words[i] != NULL; i++)
+		if (strcmp(words[i], word) == 0)
+			return i;
+	return -1;
+}
+
+/* A word for a message, if it is not NULL. */
+static char *
+shown_word(FunctionCallInfo fcinfo, int argno)
+{
+	return printable(PG_GETARG_TEXT_PP(argno));
+}
+
+static LeaseMode
+mode_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
+{
+	static const LeaseMode modes[] = {MODE_EXCLUSIVE, MODE_SHARED, MODE_PERMIT};
+	const char *names[] = {mode_name(modes[0]), mode_name(modes[1]), mode_name(modes[2]), NULL};
+	int			number = word_arg(fcinfo, argno, names);
+
+	if (number < 0)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s %s is unknown: \"%s\"", what, which_lease(resource), printable_string(word)),
-				 errhint("%s", hint)));
-	return number;
+				(errcode_argument(PG_ARGISNULL(argno)),
+				 PG_ARGISNULL(argno) ?
+				 errmsg("mode of the lease on \"%s\" must not be null", printable(resource)) :
+				 errmsg("mode of the lease on \"%s\" is unknown: \"%s\"",
+						printable(resource), shown_word(fcinfo, argno)),
+				 errhint("The modes are exclusive, shared and permit.")));
+	return modes[number];
+}
+
+static IfOwn
+if_own_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
+{
+	static const char *const names[] = {
+		[IF_OWN_REFUSE] = "refuse", [IF_OWN_RENEW] = "renew", [IF_OWN_COUNT] = "count", NULL
+	};
+	int			number = word_arg(fcinfo, argno, names);
+
+	if (number < 0)
+		ereport(ERROR,
+				(errcode_argument(PG_ARGISNULL(argno)),
+				 PG_ARGISNULL(argno) ?
+				 errmsg("if_own for the lease on \"%s\" must not be null", printable(resource)) :
+				 errmsg("if_own for the lease on \"%s\" is unknown: \"%s\"",
+						printable(resource), shown_word(fcinfo, argno)),
+				 errhint("Give refuse, renew or count.")));
+	return (IfOwn) number;
 }
 
 /* Get the mode and the number of permits. */
 static void
 mode_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 {
-	static const LeaseMode modes[] = {MODE_EXCLUSIVE, MODE_SHARED, MODE_PERMIT};
-	const char *names[] = {mode_name(modes[0]), mode_name(modes[1]), mode_name(modes[2]), NULL};
 	int			permits = argno + OPTION_PERMITS;
 
-	request->mode = modes[word_arg(fcinfo, argno + OPTION_MODE, names, "mode of", request->resource,
-								   "The modes are exclusive, shared and permit.")];
+	request->mode = mode_arg(fcinfo, argno + OPTION_MODE, request->resource);
 	if (request->mode == MODE_PERMIT)
 		request->permits = permits_arg(fcinfo, permits, request->resource);
 	else if (!PG_ARGISNULL(permits))
@@ -300,12 +399,16 @@ min_hold_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 
 	if (PG_ARGISNULL(argno))
 		return NOT_GIVEN;
-	min_hold = interval_arg(fcinfo, argno, "min_hold of", resource, 0, MAX_TTL,
-							"Give an interval of zero to " YEARS ".");
+	if (!interval_arg(fcinfo, argno, 0, &min_hold))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("min_hold of the lease on \"%s\" is out of range: %s",
+						printable(resource), shown_interval(fcinfo, argno)),
+				 errhint("Give an interval of zero to 100000 years.")));
 	if (is_above_max_ttl(min_hold))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("min_hold of %s is longer than allowed", which_lease(resource)),
+				 errmsg("min_hold of the lease on \"%s\" is longer than allowed", printable(resource)),
 				 errdetail_max_ttl(),
 				 errhint("Use a shorter one, or ask a superuser to raise the setting.")));
 	return min_hold;
@@ -319,7 +422,10 @@ static void
 session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseRequest *request)
 {
 	if (PG_ARGISNULL(session_argno))
-		refuse_null("session for", request->resource, "Give true or false.");
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("session for the lease on \"%s\" must not be null", printable(request->resource)),
+				 errhint("Give true or false.")));
 	request->session = PG_GETARG_BOOL(session_argno);
 	if (request->session)
 		require_session_numbers();
@@ -339,18 +445,14 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 int64
 request_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request)
 {
-	static const char *const if_own_names[] = {
-		[IF_OWN_REFUSE] = "refuse", [IF_OWN_RENEW] = "renew", [IF_OWN_COUNT] = "count", NULL
-	};
-	text	   *resource = request->resource = name_arg(fcinfo, 0, "resource");
+	text	   *resource = request->resource = resource_arg(fcinfo, 0);
 	int64		wait;
 
-	request->owner = name_arg(fcinfo, 2, "owner");
+	request->owner = owner_arg(fcinfo, 2);
 	wait = wait_arg(fcinfo, 3, resource);
 	session_args(fcinfo, 1, argno + OPTION_SESSION, request);
 	mode_args(fcinfo, argno, request);
-	request->if_own = word_arg(fcinfo, argno + OPTION_IF_OWN, if_own_names, "if_own for", resource,
-							   "Give refuse, renew or count.");
+	request->if_own = if_own_arg(fcinfo, argno + OPTION_IF_OWN, resource);
 	request->min_hold = min_hold_arg(fcinfo, argno + OPTION_MIN_HOLD, resource);
 	request->payload = payload_arg(fcinfo, argno + OPTION_PAYLOAD);
 	return wait;

@@ -88,16 +88,6 @@ require_known_limits(void)
 }
 
 /*
- * How messages name the lease on a resource or, without a resource, all leases
- * of an owner.
- */
-char *
-which_lease(const text *resource)
-{
-	return resource == NULL ? "leases" : psprintf("the lease on \"%s\"", printable(resource));
-}
-
-/*
  * Is a time above lease_lock.max_ttl? The time, in microseconds, is a ttl, or
  * another time that keeps other owners from the lease.
  */
