@@ -14,7 +14,9 @@ is(scalar `"$^X" "$bin/make_man" $version <"$bin/../docs/lease_run.md"`, slurp_f
 	'lease_run.1 is made from docs/lease_run.md: make -C lease_run lease_run.1');
 
 my %documented = map { $_ => 1 } map { /`(--[a-z-]+)/g } grep { /^`/ } split(/\n/, $page);
-my %in_help = map { $_ => 1 } scalar(`lease_run --help`) =~ /^ .*?(--[a-z-]+)/mg;
+my $help = `lease_run --help`;
+my %in_help = map { $_ => 1 } $help =~ /^ .*?(--[a-z-]+)/mg;
 is(join(' ', sort keys %in_help), join(' ', sort keys %documented), '--help and the page have the same options');
+is(join("\n", grep { length > 80 } split(/\n/, $help)), '', '--help fits into 80 columns');
 
 done_testing();

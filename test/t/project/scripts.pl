@@ -1,5 +1,5 @@
 # The scripts leave nothing behind, however they end, and touch nothing of
-# another run's.
+# another run's. A test whose programs are missing is skipped, with a line that says so.
 use strict;
 use warnings;
 
@@ -164,6 +164,22 @@ ok(!-e $policy && !-e "$policy.kept", 'a policy that was left is removed');
 RUNS
 	is($order, "first\nsecond\n", 'one run installs at a time');
 	ok(!-e $policy, 'and in the end there is no policy');
+}
+
+# The tests of a client are skipped, and say so, where its language is missing.
+{
+	my $few = "$root/few";
+
+	make_path($few);
+	foreach my $program (qw(bash cat cp mkdir mktemp rm tar))
+	{
+		my ($found) = grep { -x } map { "$_/$program" } split(/:/, $ENV{PATH});
+		symlink($found, "$few/$program") or die "no $program";
+	}
+	local $ENV{PATH} = $few;
+	my ($stdout, $stderr);
+	ok(IPC::Run::run([ 'clients/node/test/run' ], '>', \$stdout, '2>', \$stderr), 'without npm: no failure');
+	is("$stdout$stderr" =~ /^(skipped: no npm)/ ? $1 : "$stdout$stderr", 'skipped: no npm', 'and a line says so');
 }
 
 done_testing();
