@@ -208,7 +208,8 @@ sub reset_settings
 
 # Set lease_lock.handoff_timeout to so many milliseconds, also for these sessions,
 # and for all new ones. A session that waits keeps the time that it had when its
-# statement began.
+# statement began. pg_settings lists the setting only where the library is loaded,
+# which without preloading is done by the first call of a lease function.
 sub set_handoff
 {
 	my ($node, $ms, @sessions) = @_;
@@ -216,9 +217,11 @@ sub set_handoff
 
 	$node->append_conf('postgresql.conf', "lease_lock.handoff_timeout = $ms");
 	$node->reload;
+	look($node, q{LOAD 'lease_lock'});
 	usleep(5_000) until look($node, $is_set) == 1;
 	foreach my $session (@sessions)
 	{
+		$session->query_safe(q{LOAD 'lease_lock'});
 		usleep(5_000) until $session->query_safe($is_set) == 1;
 	}
 	return;
