@@ -54,6 +54,7 @@ missing_for_clients() {
 	python_packages psycopg_pool pytest xdist tooz django sqlalchemy
 	/usr/bin/ruby -e 'require "active_record"' || echo ruby-activerecord
 	/usr/bin/ruby -e 'require "pg"' || echo ruby-pg
+	/usr/bin/ruby -e 'require "minitest"' || echo ruby-minitest
 	node -e 'require("pg")' || command -v npm >/dev/null || echo node-pg
 	PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || echo pgbouncer
 	command -v dot >/dev/null || echo graphviz

@@ -1,0 +1,337 @@
+# frozen_string_literal: true
+
+require "weakref"
+
+module LeaseLock
+  # A lease that was granted, and its times. lease: what the caller has, held weakly.
+  class Record
+    # Parts of the ttl: when to renew, and what a try may take.
+    RENEW_AT = 1.0 / 3
+    TRY = 1.0 / 6
+
+    attr_reader :resource, :owner, :token, :mode, :ttl, :schema, :renew, :ends, :deadline, :limit, :fate, :guards, :lost
+    attr_accessor :alarm, :contended, :alone, :renew_at, :on_lost, :handed_over
+
+    def initialize(request, token, since)
+      @resource, @owner, @token, @mode = request.resource, request.owner, token, request.mode
+      @ttl, @stop_before, @renew, @schema = request.ttl, request.stop_before, request.renew, request.schema
+      @guards, @lost = [], Outcome.new
+      extend_from(since)
+    end
+
+    def extend_from(sent)
+      left = @ttl - @stop_before
+      @ends = sent + @ttl
+      @deadline = sent + left
+      @renew_at = sent + [@ttl * RENEW_AT, left / 2].min
+      @limit = [@ttl * TRY, left / 4, PATIENCE].min
+    end
+
+    def remaining
+      @fate ? 0.0 : [0.0, @deadline - LeaseLock.now].max
+    end
+
+    def lease=(lease)
+      @lease = WeakRef.new(lease)
+    end
+
+    # What the caller has; nil if nothing refers to it any longer.
+    def lease
+      @lease.__getobj__ if @lease&.weakref_alive?
+    rescue WeakRef::RefError
+      nil
+    end
+
+    # False if it was lost or released before.
+    def decide(fate)
+      return false if @fate
+      @fate = fate
+      @alarm&.cancel
+      true
+    end
+
+    # After a release that found the lease gone.
+    def correct(fate)
+      @fate = fate
+    end
+
+    def loss
+      LeaseLost.new(@resource, @fate || :expired)
+    end
+  end
+
+  # A lease, or what a request may have been granted, that is to be released.
+  class Ending
+    attr_reader :resource, :owner, :token, :until_time, :pause
+    attr_accessor :due, :held, :unanswered, :alone, :give_back, :sure_at, :record, :outcome, :after, :warned
+
+    def initialize(resource, owner, token, until_time)
+      @resource, @owner, @token, @until_time = resource, owner, token, until_time
+      @due, @pause, @held, @sure_at = 0.0, 0.05, true, 0.0
+    end
+
+    def later
+      @due = LeaseLock.now + @pause
+      @pause = [2 * @pause, 1.0].min
+    end
+  end
+
+  # Keeps leases alive, ends them, and tells in time when one is lost. All of it runs in the loop.
+  #
+  # The holder must stop before anybody else can be granted the lease. So the end of a lease is counted here, from before
+  # the request was sent, and the loop tells of a loss stop_before seconds earlier. One connection renews and ends leases:
+  # renewals go first, with one statement for all leases that are nearly due. An end that meets a lock is tried again
+  # until its lease is over, and not waited for.
+  class Keeper
+    # What else is renewed with a lease that is due, as a part of the ttl.
+    TOGETHER = 1.0 / 12
+    # How long an owner whose request was abandoned is looked after, in seconds.
+    LOOK_AFTER = 1.5
+    # How long an end waits for a lock before it is tried again, in seconds.
+    LOCK_TIMEOUT = 0.1
+
+    attr_reader :records, :endings
+
+    def initialize(core)
+      @core, @loop, @logger = core, core.loop, core.logger
+      @records, @endings, @groups = [], [], []
+      @stopped = false
+    end
+
+    def add(record)
+      @records << record
+      watch(record)
+      go_on
+    end
+
+    # The server says that it is not held.
+    def lose(record, reason, call_back: true)
+      return unless record.decide(reason)
+      @records.delete(record)
+      tell(record, call_back)
+    end
+
+    # Nobody refers to the lease any longer.
+    def orphan(record)
+      return if record.fate
+      @logger.warn("lease on \"#{record.resource}\" was not released")
+      lose(record, :released)
+      end_lease(record, nil)
+    end
+
+    def finish(record, outcome, give_back: false, &after)
+      if record.decide(:released)
+        @records.delete(record)
+        end_lease(record, outcome, give_back: give_back, &after)
+      else
+        outcome&.give(false)
+      end
+    end
+
+    # An owner whose request has no answer. It may be granted the lease after this client has looked.
+    def forget(request)
+      ending = Ending.new(request.resource, request.owner, nil, LeaseLock.now + [request.ttl, LOOK_AFTER].max)
+      ending.held = false
+      ending.sure_at = LeaseLock.now + LOOK_AFTER
+      add_ending(ending)
+    end
+
+    def end_all(reason)
+      @records.dup.each do |record|
+        lose(record, reason, call_back: false)
+        end_lease(record, nil)
+      end
+    end
+
+    def stop
+      @stopped = true
+      @link&.close
+    end
+
+    private
+
+    def watch(record)
+      return if record.fate
+      if record.deadline <= LeaseLock.now
+        lose(record, :expired)
+        end_lease(record, nil)
+      else
+        record.alarm = @loop.at(record.deadline) { watch(record) }
+      end
+    end
+
+    def tell(record, call_back)
+      record.guards.each(&:cut)
+      record.lost.give
+      @core.call_back(record) if call_back && record.on_lost
+    end
+
+    def end_lease(record, outcome, give_back: false, &after)
+      ending = Ending.new(record.resource, record.owner, record.token, record.ends)
+      ending.record, ending.held = record, record.fate == :released
+      ending.give_back, ending.after = give_back, after
+      if outcome
+        ending.outcome = outcome
+        @loop.at([LeaseLock.now + PATIENCE, record.ends].min) { too_late(ending) }
+      end
+      add_ending(ending)
+    end
+
+    def add_ending(ending)
+      @endings << ending
+      go_on
+    end
+
+    def too_late(ending)
+      if LeaseLock.now >= ending.until_time
+        ending.outcome.give(false)
+      else
+        ending.outcome.give(error: OutcomeUnknown.new(
+          "no answer to the release of \"#{ending.resource}\": it goes on in the background", ending.resource
+        ))
+      end
+    end
+
+    # Start what is due, if nothing runs.
+    def go_on
+      return if @stopped || @link&.busy?
+      @alarm&.cancel
+      drop_over
+      if (group = due_renewals)
+        renew(group)
+      elsif (endings = due_endings).any?
+        release(endings)
+      else
+        times = @records.select(&:renew).map(&:renew_at) + @endings.map(&:due)
+        @alarm = @loop.at(times.min) { go_on } if times.any?
+      end
+    end
+
+    def ask(limit, job)
+      @link = Link.new(@loop, @core.source) if @link.nil? || @link.unusable?
+      @link.run(LeaseLock.now + limit, job) do |answer|
+        yield answer
+        go_on
+        @core.check_end
+      end
+    end
+
+    # Renewals
+
+    def due_renewals
+      while (group = @groups.shift)
+        group = group.reject(&:fate)
+        return group if group.any?
+      end
+      now = LeaseLock.now
+      kept = @records.select(&:renew)
+      return if kept.none? { |record| record.renew_at <= now }
+      alone, together = kept.select { |record| record.renew_at - record.ttl * TOGETHER <= now }.partition(&:alone)
+      @groups.concat(alone.map { |record| [record] })
+      together.any? ? together : @groups.shift
+    end
+
+    def renew(group)
+      limit = [0.001, group.map { |record| [record.limit, record.remaining].min }.min].max
+      job = lambda do |catalog, connection|
+        contended = catalog.contended ? "#{catalog.schema}.lease_contended(r.resource)" : "NULL"
+        Statements.settings(connection, limit, limit / 16) +
+          Statements.fill(Statements::RENEW.gsub("%<contended>s", contended), connection, catalog.schema,
+                          { **Statements.columns(group), ttls: group.map(&:ttl) })
+      end
+      ask(limit, job) { |answer| renewed(group, answer) }
+    end
+
+    def renewed(group, answer)
+      return renewal_failed(group, answer) if answer.error || answer.unsafe
+      answer.rows.zip(group) do |(_, held, contended, taken), record|
+        if held == "t"
+          record.extend_from(answer.sent)
+          record.alone = false
+          record.contended = contended && contended == "t"
+        else
+          lose(record, taken == "t" ? :taken_over : :broken)
+        end
+      end
+    end
+
+    # One lease can make a renewal of many fail: somebody has locked its row. Find it; the others must not suffer.
+    def renewal_failed(group, answer)
+      state = Sorting.state(answer.error)
+      names = group.size == 1 ? "" : " and #{group.size - 1} others"
+      @logger.warn("could not renew lease on \"#{group[0].resource}\"#{names}: " \
+                   "#{answer.error ? answer.error.message.strip : 'the standby did not confirm it'}")
+      @core.source.forget_catalog if Sorting::MOVED.include?(state)
+      unless Sorting.of_server?(state) || Sorting::MOVED.include?(state)
+        return group.each_slice(Integer.sqrt(group.size)) { |part| @groups << part } if group.size > 1
+        group[0].alone = true
+      end
+      group.each { |record| record.renew_at = LeaseLock.now + [record.ttl / 30, 1.0].min }
+    end
+
+    # Releases
+
+    # Leases that are over by themselves.
+    def drop_over
+      now = LeaseLock.now
+      @endings.select { |ending| ending.until_time <= now }.each do |ending|
+        ending.record&.correct(:expired) if ending.held
+        done(ending, false)
+      end
+    end
+
+    def due_endings
+      due = @endings.select { |ending| ending.due <= LeaseLock.now }
+      together = due.reject { |ending| ending.alone || ending.give_back }
+      together.any? ? together.first(500) : due.min_by(1, &:due)
+    end
+
+    # Nothing may hold up a renewal for longer than a part of the shortest lease.
+    def release(endings)
+      limit = [@records.select(&:renew).map(&:limit).min || PATIENCE, PATIENCE].min
+      text = endings[0].give_back ? Statements::GIVE_BACK : Statements::RELEASE
+      job = lambda do |catalog, connection|
+        Statements.settings(connection, limit, [limit / 4, LOCK_TIMEOUT].min) +
+          Statements.fill(text, connection, catalog.schema, Statements.columns(endings))
+      end
+      ask(limit, job) { |answer| released(endings, answer) }
+    end
+
+    def released(endings, answer)
+      return release_failed(endings, answer.error, answer.sent) if answer.error
+      answer.rows.zip(endings) do |(_, value), ending|
+        released = value == "t"
+        next ending.later unless released || answer.sent >= ending.sure_at
+        # It may have been released by a statement whose answer was lost.
+        released ||= ending.held && ending.unanswered
+        if !released && ending.held && ending.record
+          ending.record.correct(:broken)
+          tell(ending.record, true)
+        end
+        done(ending, released ? true : false)
+      end
+    end
+
+    def release_failed(endings, error, sent)
+      what = Sorting.sort(error, !sent.nil?)
+      state = Sorting.state(error)
+      what = "unknown" if Sorting::MOVED.include?(state) && @core.source.forget_catalog
+      endings.each do |ending|
+        ending.unanswered ||= what == "unknown" && !sent.nil?
+        ending.alone = !Sorting.of_server?(state)
+        unless ending.warned
+          @logger.warn("could not release lease on \"#{ending.resource}\": #{error.message.strip}")
+          ending.warned = true
+        end
+        what == "not again" && endings.size == 1 ? done(ending, error: error) : ending.later
+      end
+    end
+
+    def done(ending, released = nil, error: nil)
+      @endings.delete(ending)
+      ending.outcome&.give(released, error: error)
+      ending.after&.call
+      @loop.soon { @core.check_end }
+    end
+  end
+end

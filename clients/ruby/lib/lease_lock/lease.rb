@@ -1,0 +1,109 @@
+# frozen_string_literal: true
+
+module LeaseLock
+  # A lease that is held.
+  class Lease
+    # @return [String]
+    attr_reader :resource, :owner, :mode
+    # @return [Integer] its fencing token
+    attr_reader :token
+
+    # @api private
+    def initialize(leases, core, record)
+      @leases, @core, @record = leases, core, record
+      @resource, @owner, @token, @mode = record.resource, record.owner, record.token, record.mode
+      @lost = record.lost
+    end
+
+    # Is it lost? True before anybody else can have the lease. Not true after release.
+    def lost?
+      @lost.decided? || @core.inherited?
+    end
+
+    # Wait until it is lost, for at most +timeout+ seconds.
+    #
+    # @return [Boolean] whether it is lost
+    def wait_lost(timeout = nil)
+      @lost.wait(timeout)
+      lost?
+    end
+
+    # Seconds until it is lost unless it is renewed before: the holder has to stop by then. 0 if it is lost or released.
+    def remaining
+      @core.inherited? ? 0.0 : @record.remaining
+    end
+
+    # Makes no call.
+    #
+    # @raise [LeaseLost] it is lost, or released
+    def check
+      raise LeaseLost.new(@resource, :closed) if @core.inherited?
+      raise @record.loss unless remaining.positive?
+    end
+
+    # Does anybody wait for it? By the last renewal; nil if that is not known.
+    def contended
+      @record.contended
+    end
+
+    # Ends within 5 seconds, or with the lease.
+    #
+    # @return [Boolean] false if it was not held any longer
+    # @raise [OutcomeUnknown] no answer came; it goes on in the background until the end of the lease
+    def release
+      finish(false)
+    end
+
+    # A transaction that asserts the lease, and may write to tables that it protects. No other owner is granted the
+    # lease before the transaction ends. It is rolled back if the block raises, or if the lease is lost.
+    #
+    # @param on [PG::Connection, Class, nil] a connection that is not in a transaction, or an ActiveRecord class, whose
+    #   own transaction it is then. By default it has a connection of this package's
+    # @yieldparam connection [PG::Connection]
+    # @return the block's result
+    # @raise [LeaseLost] the lease is lost
+    # @raise [OutcomeUnknown] COMMIT had no answer
+    def transaction(on = nil, &work)
+      kind = on.respond_to?(:connection_pool) ? RecordTransaction : Transaction
+      kind.new(@leases, @core, @record).run(self, on, &work)
+    end
+
+    # The reason of the loss, or :released; nil while it is held.
+    def fate
+      @record.fate
+    end
+
+    # The end of a block: finished unless it raised the failure, threw or was killed.
+    #
+    # @api private
+    def end_block(finished, failure, give_back: false)
+      return if fate == :released || @core.inherited?
+      released = begin
+        @record.handed_over ? hand_over : finish(give_back && !finished)
+      rescue OutcomeUnknown, PG::Error => e
+        @core.logger.warn("could not release lease on \"#{@resource}\": #{e.message.strip}")
+        true
+      end
+      raise @record.loss if !released && (finished || failure.is_a?(StandardError)) && !failure.is_a?(LeaseLost)
+    end
+
+    def inspect
+      "#<LeaseLock::Lease #{@resource.inspect} token=#{@token} #{fate || 'held'}>"
+    end
+
+    private
+
+    def hand_over
+      fate.nil?.tap { @core.finish(@record, nil) }
+    end
+
+    def finish(give_back)
+      return false if @core.inherited?
+      outcome = Outcome.new
+      @core.finish(@record, outcome, give_back: give_back)
+      outcome.wait
+    ensure
+      @core.finish(@record, nil) unless outcome.nil? || outcome.decided? # interrupted
+    end
+  end
+end

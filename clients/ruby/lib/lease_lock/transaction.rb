@@ -1,0 +1,137 @@
+# frozen_string_literal: true
+
+module LeaseLock
+  # One transaction under a lease.
+  class Transaction
+    def initialize(leases, core, record)
+      @leases, @core, @record = leases, core, record
+      @stage = :begins
+    end
+
+    def run(lease, given)
+      lease.check
+      begin_on(lease, given)
+      result = yield @connection
+      lease.check
+      raise PG::Error, "the transaction had failed, or the block has ended it" unless
+        @connection.transaction_status == PG::PQTRANS_INTRANS
+      commits
+      @connection.async_exec("COMMIT")
+      @stage = :ended
+      result
+    rescue PG::Error, IOError => e
+      raise meaning_of(e)
+    ensure
+      conclude(given)
+    end
+
+    private
+
+    # On another connection if one breaks: nothing of the user's is in the transaction yet.
+    def begin_on(lease, given)
+      raise ArgumentError, "the connection is in a transaction" if given && given.transaction_status != PG::PQTRANS_IDLE
+      until_time = LeaseLock.now + [PATIENCE, lease.remaining].min
+      pause = 0.05
+      begin
+        guard(given || @leases.connection(until_time), until_time)
+        @connection.async_exec("BEGIN")
+        assert
+      rescue PG::Error => e
+        raise if given || Sorting.sort(e, true) == "not again" || LeaseLock.now + pause >= until_time
+        @core.logger.warn("transaction under \"#{@record.resource}\" did not begin, trying again: #{e.message.strip}") if pause == 0.05
+        conclude(given)
+        sleep pause
+        pause = [2 * pause, 0.5].min
+        lease.check
+        retry
+      end
+    end
+
+    def guard(connection, until_time)
+      @connection, @guard = connection, @core.guard(@record, connection)
+      @guard.limit(until_time)
+    end
+
+    def assert
+      values = { resource: @record.resource, owner: @record.owner }
+      token = begin
+        Source.execute(@connection, Statements.fill(Statements::ASSERT, @connection, @record.schema, values))[0][0]
+      rescue PG::ObjectNotInPrerequisiteState
+        nil
+      end
+      return @guard.limit(Float::INFINITY) if token.to_i == @record.token
+      @guard.end # the loss need not cut it off
+      @core.lose(@record, :broken)
+      raise LeaseLost.new(@record.resource, :broken)
+    end
+
+    def commits
+      @stage = :commits
+      @guard.limit(@record.deadline)
+    end
+
+    def meaning_of(error)
+      if @stage != :commits
+        @record.fate ? @record.loss : error
+      elsif Sorting.sort(error, true) == "unknown"
+        OutcomeUnknown.new("no answer to COMMIT under the lease on \"#{@record.resource}\"", @record.resource)
+      else
+        error
+      end
+    end
+
+    # Roll back what was not committed, and give the connection back.
+    def conclude(given)
+      guard, @guard = @guard, nil
+      return if guard.nil?
+      begin
+        roll_back(guard) unless @stage == :ended || @connection.finished? || @connection.transaction_status == PG::PQTRANS_IDLE
+      ensure
+        cut = guard.end
+        @leases.give_back(@connection, cut) unless given
+      end
+    end
+
+    def roll_back(guard)
+      guard.limit(LeaseLock.now + PATIENCE)
+      @connection.cancel if @connection.transaction_status == PG::PQTRANS_ACTIVE
+      @connection.async_exec("ROLLBACK")
+    rescue PG::Error, IOError
+      nil # the server ends it with the connection
+    end
+  end
+
+  # Cuts a connection off when its lease is lost, or at a time that is set.
+  class Guard
+    def initialize(core, record, connection)
+      @loop, @record, @socket = core.loop, record, Source.duplicate(connection)
+      @cut = false
+      @loop.soon { record.fate ? cut : record.guards << self }
+    end
+
+    def limit(until_time)
+      @loop.soon do
+        @alarm&.cancel
+        @alarm = @loop.at(until_time) { cut }
+      end
+    end
+
+    # From now on it is not cut off. Returns whether it was.
+    def end
+      ended = Outcome.new
+      @loop.soon do
+        @alarm&.cancel
+        @record.guards.delete(self)
+        @socket.close
+        ended.give(@cut)
+      end
+      ended.wait
+    end
+
+    # In the loop.
+    def cut
+      @cut = true
+      Source.cut(@socket)
+    end
+  end
+end

@@ -1,0 +1,75 @@
+# frozen_string_literal: true
+
+require "lease_lock"
+require "stringio"
+
+# What the tests have in common. Nothing depends on speed: LONG is only so that a test that hangs ends.
+class TestCase < Minitest::Test
+  LONG = ENV.fetch("PG_TEST_TIMEOUT_DEFAULT", "180").to_i
+
+  def setup
+    @opened = []
+    sql("CREATE EXTENSION IF NOT EXISTS lease_lock")
+  end
+
+  def teardown
+    @opened.each(&:close)
+    LeaseLock.close
+    sql("SELECT lease_break(resource) FROM lease_status")
+  end
+
+  def log
+    @log ||= StringIO.new
+  end
+
+  # Leases that are closed after the test.
+  def open_leases(source = "", **options)
+    @opened << LeaseLock::Leases.new(source, logger: Logger.new(log), **options)
+    @opened.last
+  end
+
+  def sql(statement, *params)
+    (@@connection ||= PG.connect(options: "-c client_min_messages=warning")).exec_params(statement, params).values
+  end
+
+  def value(statement, *params)
+    sql(statement, *params).dig(0, 0)
+  end
+
+  def held?(resource)
+    value("SELECT count(*) FROM lease_status WHERE resource = $1 AND state = 'held'", resource) == "1"
+  end
+
+  def waiters(resource)
+    value("SELECT count(*) FROM lease_waiters WHERE resource = $1", resource).to_i
+  end
+
+  def break_lease(resource)
+    sql("SELECT lease_break($1)", resource)
+  end
+
+  def wait_until(limit = LONG)
+    limit = LeaseLock.now + limit
+    until yield
+      flunk("it did not happen") if LeaseLock.now > limit
+      sleep 0.02
+    end
+  end
+
+  # What the block returns in a child, which ends as programs do. An end of a connection that it inherits would reach the
+  # server: this file has none meanwhile.
+  def in_child
+    @@connection&.finish
+    @@connection = nil
+    reader, writer = IO.pipe
+    pid = fork do
+      writer.write(Marshal.dump(yield))
+    rescue StandardError => e
+      writer.write(Marshal.dump(e.full_message))
+    ensure
+      writer.close
+    end
+    writer.close
+    Marshal.load(reader.read).tap { Process.wait(pid) }
+  end
+end

@@ -1,0 +1,167 @@
+# frozen_string_literal: true
+
+require "active_record"
+require "lease_lock/active_record"
+
+ActiveRecord::Base.logger = Logger.new(StringIO.new)
+
+# With ActiveRecord and Rails.
+class ActiveRecordTest < TestCase
+  class Order < ActiveRecord::Base; end
+
+  # A database for leases alone.
+  class LeaseRecord < ActiveRecord::Base
+    self.abstract_class = true
+  end
+
+  def setup
+    super
+    sql("CREATE TABLE IF NOT EXISTS orders (id serial PRIMARY KEY, paid boolean NOT NULL DEFAULT false)")
+    ActiveRecord::Base.establish_connection(adapter: "postgresql", pool: 3, application_name: "rails", variables: { statement_timeout: 60_000 })
+    @order = Order.create!
+  end
+
+  def teardown
+    super
+    ActiveRecord::Base.connection_handler.clear_all_connections!
+    sql("DROP TABLE orders")
+  end
+
+  def test_with_lease_holds_across_transactions_on_a_connection_of_its_own
+    Order.connection_pool.release_connection
+    @order.with_lease(ttl: 60) do |lease|
+      assert_equal("ActiveRecordTest::Order:#{@order.id}", lease.resource)
+      assert(held?(lease.resource))
+      assert_raises(LeaseLock::LeaseTaken) { Order.find(@order.id).with_lease { flunk } }
+      lease.transaction(Order) { @order.update!(paid: true) }
+      assert_equal("t", value("SELECT paid FROM orders"))
+    end
+    assert(!held?(@order.lease_resource))
+  end
+
+  def test_the_record_is_loaded_again
+    stale = Order.find(@order.id)
+    @order.update!(paid: true)
+    assert(stale.with_lease { stale.paid })
+  end
+
+  def test_with_lease_in_a_transaction_is_refused
+    error = assert_raises(LeaseLock::Error) { Order.transaction { @order.with_lease { flunk } } }
+    assert_match(/in a transaction/, error.message)
+    assert_raises(ArgumentError) { Order.new.with_lease { flunk } }
+  end
+
+  def test_a_transaction_may_write_what_the_lease_protects
+    sql("SELECT lease_protect('orders', 'ActiveRecordTest::Order:{id}')")
+    assert_raises(ActiveRecord::StatementInvalid) { @order.update!(paid: true) }
+    @order.with_lease do |lease|
+      lease.transaction(Order) { @order.update!(paid: true) }
+      assert_raises(ActiveRecord::StatementInvalid) { Order.transaction { @order.update!(paid: false) } }
+    end
+    assert_equal("t", value("SELECT paid FROM orders"))
+  end
+
+  def test_a_transaction_is_rolled_back_by_an_error_and_by_rollback
+    @order.with_lease do |lease|
+      assert_raises(ZeroDivisionError) { lease.transaction(Order) { @order.update!(paid: true) && 1 / 0 } }
+      assert_nil(lease.transaction(Order) { @order.update!(paid: true) && raise(ActiveRecord::Rollback) })
+      assert(!@order.reload.paid)
+    end
+  end
+
+  def test_after_a_loss_there_is_no_transaction
+    error = assert_raises(LeaseLock::LeaseLost) do
+      @order.with_lease do |lease|
+        break_lease(lease.resource)
+        lease.transaction(Order) { flunk }
+      end
+    end
+    assert_equal(:broken, error.reason)
+    assert(!@order.reload.paid)
+  end
+
+  # The connection is cut off, and the thread gets another one.
+  def test_a_loss_in_a_transaction_rolls_back
+    error = assert_raises(LeaseLock::LeaseLost) do
+      @order.with_lease(ttl: 2, renew: false) do |lease|
+        lease.transaction(Order) do
+          @order.update!(paid: true)
+          lease.wait_lost(LONG)
+          wait_until { !Order.connection.active? }
+          Order.count
+        end
+      end
+    end
+    assert_equal(:expired, error.reason)
+    assert(!@order.reload.paid)
+  end
+
+  def test_a_commit_without_an_answer_is_unknown
+    @order.with_lease do |lease|
+      assert_raises(LeaseLock::OutcomeUnknown) do
+        lease.transaction(Order) do |connection|
+          @order.update!(paid: true)
+          sql("SELECT pg_terminate_backend($1, 60000)", connection.backend_pid)
+        end
+      end
+    end
+    assert(!@order.reload.paid)
+  end
+
+  # As tests with transactional fixtures have it: the end of the lease is not waited for.
+  def test_a_transaction_in_another_one_is_a_savepoint
+    Order.connection.begin_transaction(joinable: false)
+    sent = nil
+    @order.with_lease do |lease|
+      lease.transaction(Order) { Order.where(id: @order.id).update_all(paid: true) }
+      sent = lease
+    end
+    assert(held?(sent.resource))
+    Order.connection.rollback_transaction
+    wait_until { !held?(sent.resource) }
+    assert(!@order.reload.paid)
+    assert_equal("", log.string)
+  end
+
+  def test_leases_may_have_a_database_of_their_own
+    sql("DROP DATABASE IF EXISTS leases")
+    sql("CREATE DATABASE leases")
+    LeaseRecord.establish_connection(adapter: "postgresql", database: "leases")
+    LeaseRecord.connection.enable_extension("lease_lock")
+    LeaseLock.leases = LeaseLock.leases(LeaseRecord)
+    @order.with_lease { |lease| assert(!held?(lease.resource)) }
+    assert(LeaseLock.leases(Order).equal?(LeaseLock.leases))
+  ensure
+    LeaseLock.close
+    LeaseRecord.remove_connection
+    sql("DROP DATABASE leases WITH (FORCE)")
+  end
+
+  def test_settings_are_those_of_database_yml
+    ActiveRecord::Base.establish_connection("postgresql://somebody@127.0.0.1:#{ENV['PGPORT']}/other?application_name=url")
+    assert_equal({ host: "127.0.0.1", port: ENV["PGPORT"], dbname: "other", user: "somebody", application_name: "url" },
+                 LeaseLock.settings.slice(:host, :port, :dbname, :user, :application_name))
+    ActiveRecord::Base.establish_connection(adapter: "postgresql", variables: { role: "pg_monitor" })
+    assert_equal("-c role=pg_monitor", LeaseLock.settings[:options])
+    assert_equal("pg_monitor", LeaseLock.hold("r") { value("SELECT role::regrole FROM lease_lock WHERE resource = 'r'") })
+  end
+
+  # db:schema:load of a database that has the extension.
+  def test_schema_rb_does_not_have_the_tables_of_the_extension
+    schema = StringIO.new
+    ActiveRecord::SchemaDumper.dump(ActiveRecord::Base.connection, schema)
+    assert_match(/create_table "orders"/, schema.string)
+    assert_match(/enable_extension "lease_lock"/, schema.string)
+    refute_match(/create_table "lease_/, schema.string)
+    2.times { capture_io { eval(schema.string) } } # rubocop:disable Security/Eval -- as Rails loads it
+    assert_equal(1, LeaseLock.hold("r") { 1 })
+  end
+
+  # With Rails' interface, since Rails itself takes long to load.
+  def test_the_railtie_loads_it_with_active_record
+    rails = 'module Rails; class Railtie; def self.initializer(_) = yield; end; end; require "active_support"'
+    script = "#{rails}; require 'lease_lock'; print LeaseLock.respond_to?(:settings); require 'active_record'; " \
+             "print ActiveRecord::Base.method_defined?(:with_lease)"
+    assert_equal("falsetrue", IO.popen([RbConfig.ruby, "-I", File.join(__dir__, "../lib"), "-e", script], &:read))
+  end
+end
