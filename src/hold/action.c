@@ -27,6 +27,7 @@ typedef struct RunningAction
 	const LeaseAction *asked;
 	LeaseStore *store;
 	Bitmapset  *ending;			/* lease slots whose ending lock it holds */
+	Overtakers	overtakers;
 
 	/* Read under the resource lock, the time before the rows. */
 	TimestampTz now;
@@ -278,7 +279,8 @@ wait_to_act(RunningAction *action, const ClaimedLease *claimed)
 		begin_ending(action, ALL_SLOTS);
 	if (kind == ACTION_BREAK || kind == ACTION_END)
 		begin_ending(action, claimed->row->lease.slot);
-	store_wait_for(claimed->transaction);
+	wait_unless_overtaken(&action->overtakers, claimed->transaction,
+						  psprintf("\"%s\"", printable(action->asked->resource)));
 }
 
 /*

@@ -154,7 +154,7 @@ end_turn(const text *resource, int *turn)
  */
 static bool
 try_assert(LeaseStore *store, const text *resource, const Claim *claim, const Asserter *asserter,
-		   int *turn, int64 *token)
+		   int *turn, Overtakers *overtakers, int64 *token)
 {
 	LeaseRows	rows;
 	ClaimedLease claimed;
@@ -187,13 +187,13 @@ try_assert(LeaseStore *store, const text *resource, const Claim *claim, const As
 	unlock_resource(resource);
 
 	end_turn(resource, turn);
-	if (TransactionIdIsValid(claimed.transaction))
-		store_wait_for(claimed.transaction);
-	else if (lets_end)
+	if (lets_end)
 	{
 		*turn = claimed.row->lease.slot;
 		lock_ending(resource, *turn, ShareLock);
 	}
+	else if (!locked)
+		wait_unless_overtaken(overtakers, claimed.transaction, asserted_name(resource, asserter));
 	return locked;
 }
 
@@ -212,6 +212,7 @@ assert_lease(const text *resource, const Claim *claim, const Asserter *asserter)
 	const Lease *asserted = find_assertion(resource, claim);
 	LeaseStore *store;
 	int			turn = NO_SLOT;
+	Overtakers	overtakers = {0};
 	int64		token;
 
 	if (asserted != NULL)
@@ -221,7 +222,7 @@ assert_lease(const text *resource, const Claim *claim, const Asserter *asserter)
 	}
 
 	store = store_open(RowShareLock);
-	while (!try_assert(store, resource, claim, asserter, &turn, &token))
+	while (!try_assert(store, resource, claim, asserter, &turn, &overtakers, &token))
 		CHECK_FOR_INTERRUPTS();
 	store_close(store);
 	return token;

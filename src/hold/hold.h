@@ -59,6 +59,15 @@ typedef struct SeveralRenewals
 
 extern bool renew_each(void *renewals);
 
+/* overtaken.c: a limit for calls that wait for one transaction after another */
+typedef struct Overtakers
+{
+	TransactionId last;			/* a top-level transaction */
+	int			count;
+} Overtakers;
+
+extern void wait_unless_overtaken(Overtakers *overtakers, TransactionId transaction, const char *name);
+
 /* assert.c: leases that a transaction relies on */
 
 /* Roles that rely on a lease, and what errors may show them. */
