@@ -16,6 +16,7 @@ use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(
   start_node
+  is_for_races
   sql_fails
   open_session
   session_fails
@@ -68,6 +69,14 @@ sub start_node
 	$node->start;
 	$node->safe_psql('postgres', 'CREATE EXTENSION lease_lock');
 	return $node;
+}
+
+# Is the library built for races? pg_settings lists its settings where it is loaded.
+sub is_for_races
+{
+	my ($node) = @_;
+
+	return $node->safe_psql('postgres', q{LOAD 'lease_lock'; SELECT count(*) FROM pg_settings WHERE name = 'lease_lock.stop_at'}) == 1;
 }
 
 # Test that the SQL, run as a role if one is given, fails with this SQLSTATE,

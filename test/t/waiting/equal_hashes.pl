@@ -259,7 +259,7 @@ sub start
 }
 
 my $node = start('equal_hashes', '');
-my $for_races = look($node, q{SELECT count(*) FROM pg_settings WHERE name = 'lease_lock.hashes'});
+my $for_races = is_for_races($node);
 
 quota($node);
 ending($node);
