@@ -43,6 +43,6 @@ extern void durable_release(void);	/* a release was written, completely */
 /* quota.c: limits of a session */
 extern void quota_init(void);
 extern bool is_above_max_ttl(int64 usecs);
-extern void require_lease_allowed(const text *resource, const text *owner, Oid role);
+extern void require_lease_allowed(LeaseStore *store, const text *resource, const text *owner, Oid role);
 
 #endif							/* LEASE_LOCK_CHANGE_H */

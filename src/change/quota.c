@@ -15,12 +15,18 @@
  * roles under the same owner name do not count. If they did, any role could use
  * up the limit of an owner, with leases that the owner cannot release.
  *
- * The leases are counted by reading the table, after the new lease
- * was written and before the call returns. Two sessions of the same owner may
- * count at the same time. The session that counts last sees the lease of the
- * other one, committed or not, so together they never exceed the limit.
- * Counting waits for nobody and locks nothing. A lease of an open transaction
- * counts, even if that transaction rolls back later.
+ * The leases are counted by reading the table, or an index on the owner if
+ * there is one (store/owner_index.c), after the new lease was written and
+ * before the call returns. Two sessions of the same owner may count at the same
+ * time. The session that counts last sees the lease of the other one, committed
+ * or not, so together they never exceed the limit. Counting waits for nobody,
+ * and locks nothing that the write has not locked. A lease of an open
+ * transaction counts, even if that transaction rolls back later.
+ *
+ * There is no count in shared memory. It would have to follow rollbacks,
+ * savepoints, takeovers, breaks, writes by hand and the mere passing of time.
+ * An upper bound that only grants raise is easy to keep, but each release would
+ * have to wait for the next scan to lower it.
  *
  *-------------------------------------------------------------------------
  */
@@ -32,6 +38,7 @@
 #include "utils/hsearch.h"
 
 #include "change/change.h"
+#include "monitor/monitor.h"
 #include "rules/rules.h"
 
 /* Longest possible ttl, in milliseconds. */
@@ -55,7 +62,8 @@ define_settings(void)
 
 	DefineCustomIntVariable("lease_lock.max_leases_per_owner",
 							"Maximum number of leases that an owner may hold at a time.",
-							"0 means no limit. With a limit, every grant reads the whole lock table.",
+							"0 means no limit. With a limit, each grant reads the whole lock table, "
+							"unless that has an index on (owner, kept_for).",
 							&max_leases_per_owner,
 							0, 0, INT_MAX,
 							PGC_SUSET,
@@ -140,30 +148,54 @@ add_resource(HTAB *resources, const text *resource)
 }
 
 /*
- * Count the leases of an owner and role, and stop above the limit. A lease
- * counts once, even if several versions of its row, or several slots of its
- * resource, are found.
+ * Are there more versions of leases of an owner and role than the limit? Mostly
+ * not, and then there are not more leases either.
  */
-static int64
-count_leases(const text *owner, Oid role, int64 limit)
+static bool
+finds_more_versions(LeaseStore *store, const Counted *counted, int limit)
 {
-	Counted		counted = {owner, role, clock_now()};
-	LeaseStore *store = store_open(AccessShareLock);
-	StoreScan  *scan = store_scan(store, SCAN_POSSIBLE, is_counted, &counted);
+	StoreScan  *scan = store_scan_owned_or_kept(store, counted->owner, SCAN_POSSIBLE, is_counted, counted);
+	Lease		lease;
+	ItemPointerData tid;
+	int			count = 0;
+
+	hint_at_owner_index(store, scan);
+	while (count <= limit && store_next(scan, &lease, &tid))
+		count++;
+	store_end_scan(scan);
+	return count > limit;
+}
+
+/*
+ * Are there more leases of an owner and role than the limit? A lease counts
+ * once, even if several versions of its row, or several slots of its resource,
+ * are found.
+ */
+static bool
+finds_more_leases(LeaseStore *store, const Counted *counted, int limit)
+{
+	StoreScan  *scan = store_scan_owned_or_kept(store, counted->owner, SCAN_POSSIBLE, is_counted, counted);
 	Lease		lease;
 	ItemPointerData tid;
 	HASHCTL		control = {.keysize = sizeof(text *),.entrysize = sizeof(text *),
 		.hash = hash_resource,.match = differ,.hcxt = CurrentMemoryContext};
 	HTAB	   *resources = hash_create("leases of an owner", 64, &control,
 										HASH_ELEM | HASH_FUNCTION | HASH_COMPARE | HASH_CONTEXT);
-	int64		count;
+	bool		more;
 
-	while ((count = hash_get_num_entries(resources)) <= limit && store_next(scan, &lease, &tid))
+	while (!(more = hash_get_num_entries(resources) > limit) && store_next(scan, &lease, &tid))
 		add_resource(resources, lease.resource);
 	hash_destroy(resources);
 	store_end_scan(scan);
-	store_close(store);
-	return count;
+	return more;
+}
+
+static bool
+has_more_leases(LeaseStore *store, const text *owner, Oid role, int limit)
+{
+	Counted		counted = {owner, role, clock_now()};
+
+	return finds_more_versions(store, &counted, limit) && finds_more_leases(store, &counted, limit);
 }
 
 /*
@@ -172,10 +204,10 @@ count_leases(const text *owner, Oid role, int64 limit)
  * waiting would not help.
  */
 void
-require_lease_allowed(const text *resource, const text *owner, Oid role)
+require_lease_allowed(LeaseStore *store, const text *resource, const text *owner, Oid role)
 {
 	require_known_limits();
-	if (max_leases_per_owner == 0 || count_leases(owner, role, max_leases_per_owner) <= max_leases_per_owner)
+	if (max_leases_per_owner == 0 || !has_more_leases(store, owner, role, max_leases_per_owner))
 		return;
 
 	ereport(ERROR,

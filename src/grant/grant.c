@@ -268,6 +268,6 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 	unlock_resource(request->resource);
 
 	if (outcome.granted && outcome.reason == REASON_NONE)
-		require_lease_allowed(request->resource, request->owner, GetUserId());
+		require_lease_allowed(store, request->resource, request->owner, GetUserId());
 	return outcome;
 }

@@ -20,6 +20,7 @@
 
 #include "change/change.h"
 #include "hold/hold.h"
+#include "monitor/monitor.h"
 
 /* An action that is being carried out. */
 typedef struct RunningAction
@@ -322,9 +323,9 @@ act_on_lease(const LeaseAction *asked)
 	while (!try_to_act(&action, &done))
 		CHECK_FOR_INTERRUPTS();
 	stop_ending(&action);
-	store_close(action.store);
 	if (OidIsValid(action.counted_role))
-		require_lease_allowed(asked->resource, asked->new_owner, action.counted_role);
+		require_lease_allowed(action.store, asked->resource, asked->new_owner, action.counted_role);
+	store_close(action.store);
 	return (ActionResult) {done, action.token};
 }
 
@@ -346,18 +347,18 @@ compare_resources(const ListCell *a, const ListCell *b)
  * List the leases of an owner, without released ones. The list is sorted, so
  * that two sessions that work through it do not deadlock.
  *
- * Reads the whole table. With an index on the owner, the updates of every
- * grant and release would no longer be HOT.
+ * Reads the whole table, unless a user has created an index on the owner.
  */
 static List *
 find_own_leases(const text *owner)
 {
 	LeaseStore *store = store_open(RowExclusiveLock);
-	StoreScan  *scan = store_scan(store, SCAN_COMMITTED, is_own, owner);
+	StoreScan  *scan = store_scan_owned(store, owner, SCAN_COMMITTED, is_own, owner);
 	List	   *found = NIL;
 	ItemPointerData tid;
 	Lease		lease;
 
+	hint_at_owner_index(store, scan);
 	while (store_next(scan, &lease, &tid))
 	{
 		Lease	   *own = palloc(sizeof(Lease));

@@ -10,7 +10,7 @@
 
 #include "nodes/pg_list.h"
 
-#include "server/server.h"
+#include "store/store.h"
 
 /* events.c: what happens to leases, counted and logged */
 typedef enum LeaseEvent
@@ -89,6 +89,11 @@ extern void stats_reset(void);
 /* For the purge launcher: databases in which leases were granted since the last call; InvalidOid: any may be. */
 extern void stats_note_grant(void);
 extern List *stats_take_granted(void);
+
+extern bool stats_note_hint(void);
+
+/* index_hint.c: the log names the index that would make calls quicker */
+extern void hint_at_owner_index(const LeaseStore *store, const StoreScan *scan);
 
 #define EVENT_BIT(event)	(1U << (event))
 #define ALL_EVENTS			(EVENT_BIT(NUM_EVENTS) - 1)

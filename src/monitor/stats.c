@@ -37,6 +37,7 @@ typedef struct DatabaseStats
 {
 	Oid			database;		/* invalid: free, or the overflow */
 	pg_atomic_uint32 granted;	/* leases, since the purge launcher asked */
+	pg_atomic_uint32 hinted;	/* the log has the hint at an index on the owner */
 	pg_atomic_uint64 counters[NUM_STATS_COUNTERS];
 } DatabaseStats;
 
@@ -74,13 +75,14 @@ create_stats(void *memory, int tranche)
 	for (int i = 0; i <= created->databases; i++)
 	{
 		pg_atomic_init_u32(&created->entries[i].granted, 0);
+		pg_atomic_init_u32(&created->entries[i].hinted, 0);
 		for (int j = 0; j < NUM_STATS_COUNTERS; j++)
 			pg_atomic_init_u64(&created->entries[i].counters[j], 0);
 		clear_entry(&created->entries[i]);
 	}
 }
 
-static const SharedPart stats_part = {"lease_lock stats 4", stats_size, create_stats, (void **) &stats};
+static const SharedPart stats_part = {"lease_lock stats 5", stats_size, create_stats, (void **) &stats};
 
 void
 stats_init(void)
@@ -140,6 +142,7 @@ find_entry(void)
 	if (found != overflow && found->database != MyDatabaseId)
 	{
 		clear_entry(found);
+		pg_atomic_write_u32(&found->hinted, 0);
 		found->database = MyDatabaseId;
 	}
 	LWLockRelease(&stats->lock);
@@ -242,4 +245,11 @@ stats_take_granted(void)
 		if (pg_atomic_exchange_u32(&stats->entries[i].granted, 0) != 0)
 			databases = lappend_oid(databases, stats->entries[i].database);
 	return databases;
+}
+
+/* Note that the log gets the hint; false if it has it already. */
+bool
+stats_note_hint(void)
+{
+	return !attach_counters() || pg_atomic_exchange_u32(&entry->hinted, 1) == 0;
 }

@@ -41,6 +41,22 @@ extern AttrNumber column_attnum(int column);
 #define Anum_resource	1
 #define Anum_slot		2
 
+/* Of lease_columns. */
+#define OWNER_COLUMN	2
+#define KEPT_FOR_COLUMN	11
+
+/* owner_index.c: an index of users on the owner */
+#define MAX_OWNER_KEYS	2
+
+typedef enum OwnerSearch
+{
+	SEARCH_OWNED,				/* owner = ... */
+	SEARCH_KEPT					/* owner IS NULL AND kept_for = ... */
+} OwnerSearch;
+
+extern Relation open_owner_index(Relation table, const text *owner, OwnerSearch last);
+extern int	owner_search_keys(ScanKey keys, const text *owner, OwnerSearch search);
+
 /* write.c: the row that this session wrote last */
 typedef struct LastWritten
 {

@@ -71,6 +71,11 @@ typedef enum ScanRows
 extern StoreScan *store_scan(LeaseStore *store, ScanRows rows, StoreFilter wanted, const void *arg);
 extern StoreScan *store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber last,
 									ScanRows rows, StoreFilter wanted, const void *arg);
+extern StoreScan *store_scan_owned(LeaseStore *store, const text *owner,
+								   ScanRows rows, StoreFilter wanted, const void *arg);
+extern StoreScan *store_scan_owned_or_kept(LeaseStore *store, const text *owner,
+										   ScanRows rows, StoreFilter wanted, const void *arg);
+extern bool store_reads_index(const StoreScan *scan);
 extern bool store_next(StoreScan *scan, Lease *lease, ItemPointerData *tid);
 extern void store_end_scan(StoreScan *scan);
 

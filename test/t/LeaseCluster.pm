@@ -24,6 +24,9 @@ $ENV{PGUSER} = 'postgres';
 # Segments of shared memory are files in the data directory. A server that is
 # killed, as many tests do, would leave others behind in /dev/shm.
 #
+# With LEASE_OWNER_INDEX=1, the lock table of the databases postgres and template1, and of copies of the
+# latter, has an index on the owner.
+#
 # With LEASE_HASHES=n, in a build for races, the queue knows only n different
 # hashes of resources.
 sub init
@@ -33,6 +36,34 @@ sub init
 	$self->SUPER::init(%params, extra => [ '-U', 'postgres', @{ $params{extra} // [] } ]);
 	$self->append_conf('postgresql.conf', 'dynamic_shared_memory_type = mmap');
 	$self->append_conf('postgresql.conf', "lease_lock.hashes = $ENV{LEASE_HASHES}") if $ENV{LEASE_HASHES};
+	return;
+}
+
+sub start
+{
+	my ($self, @params) = @_;
+	my $started = $self->SUPER::start(@params);
+
+	$self->add_owner_index if $started && $ENV{LEASE_OWNER_INDEX} && !$self->{has_owner_index}++;
+	return $started;
+}
+
+# From now on, whoever creates the extension gets the index. Not on a standby.
+sub add_owner_index
+{
+	my ($self) = @_;
+
+	return if $self->safe_psql('postgres', 'SELECT pg_is_in_recovery()') eq 't';
+	$self->safe_psql($_, <<'SQL') foreach qw(template1 postgres);
+CREATE FUNCTION pg_catalog.add_owner_index() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF to_regclass('lease_lock') IS NOT NULL AND to_regclass('lease_lock_by_owner') IS NULL THEN
+		CREATE INDEX lease_lock_by_owner ON lease_lock (owner, kept_for);
+	END IF;
+END $$;
+CREATE EVENT TRIGGER add_owner_index ON ddl_command_end WHEN TAG IN ('CREATE EXTENSION')
+	EXECUTE FUNCTION pg_catalog.add_owner_index();
+SQL
 	return;
 }
 
