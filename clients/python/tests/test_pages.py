@@ -1,4 +1,4 @@
-"""The renewals to copy from the pages for Java, Ruby and Go: renewed, lost before granted when the network is silent."""
+"""The renewals to copy from the pages for Java and Go: renewed, lost before granted when the network is silent."""
 
 import os
 import pathlib
@@ -37,15 +37,6 @@ class Main {
         }
     }
 }
-"""
-
-RUBY = """
-$stdout.sync = true
-lost = -> { puts "lost #{ARGV[2]} #{Process.clock_gettime(Process::CLOCK_BOOTTIME)}" }
-with_lease(ARGV[0], ARGV[2], ttl: ARGV[1].to_i, lost: lost) do |_, token|
-  puts "held #{ARGV[2]} #{token}"
-  $stdin.read
-end
 """
 
 GO = """
@@ -99,14 +90,6 @@ def java(folder):
     return ["java", "-cp", f"{folder}:{driver}", "Main"]
 
 
-def ruby(folder):
-    need("/usr/bin/ruby")
-    if subprocess.run(["/usr/bin/ruby", "-e", "require 'pg'"], capture_output=True, check=False).returncode:
-        pytest.skip("no pg for Ruby")
-    (folder / "main.rb").write_text(snippet("clients-ruby-go.md", "ruby") + RUBY)
-    return ["/usr/bin/ruby", folder / "main.rb"]
-
-
 def go(folder):
     need("go", "/usr/share/gocode/src/github.com/jackc/pgx/v4")
     source = snippet("clients-ruby-go.md", "go").replace('\t"os"\n', '\t"os"\n\t"strings"\n')
@@ -158,7 +141,7 @@ class Holder:
         self.process.stdout.close()
 
 
-@pytest.mark.parametrize("language", [java, ruby, go])
+@pytest.mark.parametrize("language", [java, go])
 def test_page(server, proxy, slow, tmp_path, language):
     command, ttl = language(tmp_path), 15 * slow
     holder = Holder(command, plain(server.dsn(proxy.port)), ttl, "page")

@@ -3,8 +3,6 @@
 require "active_record"
 require "lease_lock/active_record"
 
-ActiveRecord::Base.logger = Logger.new(StringIO.new)
-
 # With ActiveRecord and Rails.
 class ActiveRecordTest < TestCase
   class Order < ActiveRecord::Base; end
@@ -17,6 +15,7 @@ class ActiveRecordTest < TestCase
   def setup
     super
     sql("CREATE TABLE IF NOT EXISTS orders (id serial PRIMARY KEY, paid boolean NOT NULL DEFAULT false)")
+    ActiveRecord::Base.logger = Logger.new(log, level: Logger::WARN)
     ActiveRecord::Base.establish_connection(adapter: "postgresql", pool: 3, application_name: "rails", variables: { statement_timeout: 60_000 })
     @order = Order.create!
   end
@@ -46,7 +45,7 @@ class ActiveRecordTest < TestCase
   end
 
   def test_with_lease_in_a_transaction_is_refused
-    error = assert_raises(LeaseLock::Error) { Order.transaction { @order.with_lease { flunk } } }
+    error = assert_raises(LeaseLock::LeaseError) { Order.transaction { @order.with_lease { flunk } } }
     assert_match(/in a transaction/, error.message)
     assert_raises(ArgumentError) { Order.new.with_lease { flunk } }
   end
@@ -120,7 +119,7 @@ class ActiveRecordTest < TestCase
     Order.connection.rollback_transaction
     wait_until { !held?(sent.resource) }
     assert(!@order.reload.paid)
-    assert_equal("", log.string)
+    assert_equal("", log.string.lines.grep(/OutcomeUnknown|no answer/).join)
   end
 
   def test_leases_may_have_a_database_of_their_own

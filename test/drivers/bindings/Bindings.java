@@ -1,4 +1,4 @@
-// The calls of the table of drivers in docs/clients.md, by JDBC. Prints the
+// The calls of the table of drivers in docs/drivers.md, by JDBC. Prints the
 // version, then what was sent and what came back. With stringtype=unspecified
 // a string is sent without a type; otherwise ttl and wait need ?::interval.
 import java.sql.*;

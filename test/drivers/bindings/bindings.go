@@ -1,4 +1,4 @@
-// The calls of the table of drivers in docs/clients.md, by pgx 4. Prints what was
+// The calls of the table of drivers in docs/drivers.md, by pgx 4. Prints what was
 // sent and what came back, as Go writes them.
 package main
 

@@ -1,4 +1,4 @@
-// The calls of the table of drivers in docs/clients.md, by node-postgres. Prints
+// The calls of the table of drivers in docs/drivers.md, by node-postgres. Prints
 // the version, then what was sent and what came back, as JavaScript writes them.
 const { inspect } = require('util');
 const { Client } = require('pg');

@@ -1,4 +1,4 @@
-"""The calls of the table of drivers in docs/clients.md, by a driver for Python.
+"""The calls of the table of drivers in docs/drivers.md, by a driver for Python.
 
 bindings.py DRIVER prints the version of the driver, then a line for each call:
 what was sent, and what came back, both as Python writes them.

@@ -1,4 +1,4 @@
-# The calls of the table of drivers in docs/clients.md, by ruby-pg. Prints the
+# The calls of the table of drivers in docs/drivers.md, by ruby-pg. Prints the
 # version, then what was sent and what came back, as Ruby writes them.
 require 'pg'
 

@@ -1,4 +1,4 @@
--- The calls of the table of drivers in docs/clients.md, by psql: variables as
+-- The calls of the table of drivers in docs/drivers.md, by psql: variables as
 -- literals, which the server sees without types.
 \set QUIET on
 \set ON_ERROR_STOP off

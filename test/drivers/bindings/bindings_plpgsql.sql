@@ -1,4 +1,4 @@
--- The calls of the table of drivers in docs/clients.md, by PL/pgSQL: variables
+-- The calls of the table of drivers in docs/drivers.md, by PL/pgSQL: variables
 -- with types. CALL needs a variable for each result.
 \set QUIET on
 \pset tuples_only on

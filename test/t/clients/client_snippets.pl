@@ -74,45 +74,49 @@ await pool.end();
 PROGRAM
 }
 
-SKIP:
-{
-	my $ruby = can_run([ 'ruby', '/usr/bin/ruby' ], '-e', 'require "active_record"; require "pg"')
-	  or skip 'no Ruby with ActiveRecord and pg (Debian: ruby-activerecord, ruby-pg)', 1;
-	is(printed($node, [ $ruby, '-e' ], <<"PROGRAM"), "chair\n", 'ActiveRecord: write under a lease');
-require 'active_record'
-require 'securerandom'
-ActiveRecord::Base.establish_connection(adapter: 'postgresql')
-class Item < ActiveRecord::Base
-  self.table_name = 'item'
-end
-item = Item.find(3)
-${\ snippet('ruby', 'with_lock') }
-puts Item.find(3).name
-PROGRAM
-}
-
 is($node->safe_psql('postgres', 'SELECT resource FROM lease_status'), 'vault', 'nothing is left leased');
 
+# Programs that use the packages, in a file each: with -c, Python would find the library of the extension, lease_lock.so,
+# in this folder.
+my $root = "$FindBin::RealBin/../../..";
+my $folder = PostgreSQL::Test::Utils::tempdir();
+
+$node->safe_psql('postgres', 'CREATE DATABASE app');
+$node->safe_psql('app', q{
+	CREATE EXTENSION lease_lock;
+	CREATE TABLE invoice (id int PRIMARY KEY, sent boolean NOT NULL);
+	GRANT SELECT, UPDATE ON invoice TO app;
+});
+
+# Whether the program prints this and writes. Where its library is, the environment says.
+sub runs_as_printed
+{
+	my ($name, $command, $program, $expected) = @_;
+	my $file = "$folder/$name";
+
+	$node->safe_psql('app', 'TRUNCATE invoice; INSERT INTO invoice VALUES (17, false)');
+	append_to_file($file, $program);
+	like(printed($node, $command, $file), $expected, "$name: runs as printed");
+	is($node->safe_psql('app', 'SELECT sent FROM invoice'), 't', "$name: and writes");
+}
+
 SKIP:
 {
-	my $root = "$FindBin::RealBin/../../..";
 	my ($program) = slurp_file("$root/README.md") =~ /^```python\n(.*?)^```$/ms;
 	my $python = can_run([ 'python3', '/usr/bin/python3' ], '-c', 'import psycopg')
-	  or skip 'no Python with psycopg (Debian: python3-psycopg)', 2;
+	  or skip 'no Python with psycopg (Debian: python3-psycopg)', 4;
 	local $ENV{PYTHONPATH} = "$root/clients/python";
 
-	$node->safe_psql('postgres', 'CREATE DATABASE app');
-	$node->safe_psql('app', q{
-		CREATE EXTENSION lease_lock;
-		CREATE TABLE invoice (id int PRIMARY KEY, sent boolean NOT NULL);
-		INSERT INTO invoice VALUES (17, false);
-		GRANT SELECT, UPDATE ON invoice TO app;
-	});
-	# In a file: with -c, Python would find the library of the extension, lease_lock.so, in this folder.
-	my $file = PostgreSQL::Test::Utils::tempdir() . '/readme.py';
-	append_to_file($file, $program);
-	like(printed($node, [$python], $file), qr/^invoice 17 is ours; token \d+\n$/, 'README: runs as printed');
-	is($node->safe_psql('app', 'SELECT sent FROM invoice'), 't', 'README: and writes');
+	runs_as_printed('readme.py', [$python], $program, qr/^invoice 17 is ours; token \d+\n$/);
+	runs_as_printed('example.py', [$python], snippet('python', 'with Leases('), qr/^work, as long as it takes\n$/);
+}
+
+SKIP:
+{
+	my $ruby = can_run([ 'ruby', '/usr/bin/ruby' ], '-e', 'require "pg"') or skip 'no Ruby with pg (Debian: ruby-pg)', 2;
+	local $ENV{RUBYLIB} = "$root/clients/ruby/lib";
+
+	runs_as_printed('example.rb', [$ruby], snippet('ruby', 'Leases.new'), qr/^work, as long as it takes\n$/);
 }
 
 # The extension in another schema: with the option that the document names, and not without it.

@@ -1,4 +1,4 @@
-# The table of drivers in docs/clients.md says what happens: the calls are made
+# The table of drivers in docs/drivers.md says what happens: the calls are made
 # by each driver that is here, and what they print is compared.
 use strict;
 use warnings;
@@ -13,7 +13,7 @@ use Test::More;
 plan skip_all => 'no Python at /usr/bin/python3' if !can_run(['/usr/bin/python3'], '-c', '0');
 
 my $node = start_node('drivers', "listen_addresses = '127.0.0.1'\n");
-my $page = slurp_file("$FindBin::RealBin/../../../docs/clients.md");
+my $page = slurp_file("$FindBin::RealBin/../../../docs/drivers.md");
 my ($printed, $missing);
 
 # Versions differ.

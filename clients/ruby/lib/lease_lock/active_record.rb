@@ -40,7 +40,7 @@ module LeaseLock
     def with_lease(**options)
       raise ArgumentError, "a record that is not saved has no id" unless persisted?
       # Others would be granted the lease before the transaction commits.
-      raise Error.new("with_lease in a transaction", lease_resource) if self.class.connection.current_transaction.joinable?
+      raise LeaseError.new("with_lease in a transaction", lease_resource) if self.class.connection.current_transaction.joinable?
       LeaseLock.leases(self.class).hold(lease_resource, **options) do |lease|
         reload
         yield lease

@@ -4,7 +4,7 @@ require "pg"
 
 module LeaseLock
   # Base class of the errors of this package. All other errors are those of ruby-pg.
-  class Error < StandardError
+  class LeaseError < StandardError
     # @return [String, nil] the resource of the lease
     attr_reader :resource
 
@@ -15,7 +15,7 @@ module LeaseLock
   end
 
   # Another owner has the lease.
-  class LeaseTaken < Error
+  class LeaseTaken < LeaseError
     # @return [String] the reason of lease_request: held, open, queue, own or failover
     attr_reader :reason
     # @return [String, nil] the owner that has it, if the role may see it
@@ -31,7 +31,7 @@ module LeaseLock
   end
 
   # The lease is not held any longer.
-  class LeaseLost < Error
+  class LeaseLost < LeaseError
     TEXTS = {
       expired: "it was not renewed in time", broken: "the server says that it is not held",
       taken_over: "another owner has it", closed: "leases were closed", released: "it was released"
@@ -47,10 +47,10 @@ module LeaseLock
   end
 
   # The request was sent, and no answer came.
-  class OutcomeUnknown < Error; end
+  class OutcomeUnknown < LeaseError; end
 
   # close was called before the call, or during it.
-  class Closed < Error; end
+  class Closed < LeaseError; end
 
   # What to do after an error: errors.tsv, which all clients share, sorts them.
   module Sorting

@@ -56,7 +56,7 @@ module LeaseLock
         call = call_for(resource, ttl, ttl, on_lost, options)
         begin
           return run(call) { |lease| yield(lease).tap { lease.check } }
-        rescue Error, PG::Error => e
+        rescue LeaseError, PG::Error => e
           raise unless stands_again?(call, e)
           @logger.warn("not the leader of \"#{resource}\": #{e.message.strip}") unless e.is_a?(LeaseTaken)
         end

@@ -150,7 +150,7 @@ module LeaseLock
       found = extension || rows.first
       unless found
         what = @schema ? "schema \"#{@schema}\"" : "extension lease_lock"
-        raise Error, "database \"#{database}\" does not have the #{what}"
+        raise LeaseError, "database \"#{database}\" does not have the #{what}"
       end
       Catalog.new(PG::Connection.quote_ident(found[0]), found[2] == "t")
     end

@@ -60,7 +60,6 @@ module LeaseLock
         nil
       end
       return @guard.limit(Float::INFINITY) if token.to_i == @record.token
-      @guard.end # the loss need not cut it off
       @core.lose(@record, :broken)
       raise LeaseLost.new(@record.resource, :broken)
     end
