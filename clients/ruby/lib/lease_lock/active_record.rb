@@ -57,13 +57,19 @@ module LeaseLock
   class RecordTransaction < Transaction
     def run(lease, model)
       lease.check
-      model.transaction(requires_new: true) do
-        begin_in(model.connection, lease)
-        result = yield @connection
-        lease.check
-        commits
-        result
+      result = nil
+      raw = model.connection.raw_connection
+      undone = Source.wait_cancelled?(raw) do
+        result = model.transaction(requires_new: true) do
+          begin_in(model.connection, lease)
+          yield(@connection).tap do
+            lease.check
+            commits
+          end
+        end
       end
+      raise unknown("COMMIT was not confirmed by the synchronous standby") if undone
+      result
     rescue ActiveRecord::ActiveRecordError, PG::Error => e
       driver = e.is_a?(PG::Error) ? e : e.cause
       meaning = driver.is_a?(PG::Error) ? meaning_of(driver) : e

@@ -147,7 +147,7 @@ module LeaseLock
       link = @idle.pop || Link.new(@loop, @source)
       @busy << link
       call.link = link
-      job = ->(catalog, connection) { call.request.statement(catalog, connection, 0, call.unanswered) }
+      job = ->(schema, connection) { call.request.statement(schema, connection, 0, call.unanswered) }
       link.run([call.limit, LeaseLock.now].min + PATIENCE, job) { |answer| tried(link, call, answer) }
     end
 
@@ -235,7 +235,7 @@ module LeaseLock
       what = Sorting.sort(error, sent)
       call.unanswered = true if what == "unknown"
       return forget(call) if call.outcome.decided?
-      if Sorting::MOVED.include?(Sorting.state(error)) && @source.forget_catalog && !call.looked_up
+      if Sorting::MOVED.include?(Sorting.state(error)) && @source.forget_schema && !call.looked_up
         call.looked_up = true
         what = "again"
       end
@@ -330,7 +330,7 @@ module LeaseLock
       link = @spare.pop || Link.new(@loop, @source)
       @waits[resource] = link
       call.link, call.waits = link, true
-      job = ->(catalog, connection) { call.request.statement(catalog, connection, call.give_up, call.unanswered) }
+      job = ->(schema, connection) { call.request.statement(schema, connection, call.give_up, call.unanswered) }
       link.run(call.limit + PATIENCE, job) { |answer| waited(resource, link, call, answer) }
     end
 

@@ -66,7 +66,8 @@ module LeaseLock
 
     # @return [String, nil] the SQLSTATE of an error of the server
     def state(error)
-      error.result&.error_field(PG::Result::PG_DIAG_SQLSTATE) if error.is_a?(PG::Error)
+      return unless error.is_a?(PG::Error)
+      error.result ? error.result.error_field(PG::Result::PG_DIAG_SQLSTATE) : PG::ERROR_CLASSES.key(error.class)
     end
 
     # "again", "not again" or "unknown"; sent: whether the statement was sent.
@@ -76,9 +77,8 @@ module LeaseLock
         return TABLE.fetch("any other") unless error.is_a?(PG::Error) || error.is_a?(SystemCallError) || error.is_a?(IOError)
         return TABLE.fetch(sent ? "no answer" : "not connected")
       end
-      return TABLE.fetch("not connected") if state.start_with?("08") && !sent
-      5.downto(2) { |n| (found = TABLE[state[0, n]]) and return found }
-      TABLE.fetch("any other")
+      what = 5.downto(2).filter_map { |n| TABLE[state[0, n]] }.first || TABLE.fetch("any other")
+      what == "unknown" && !sent ? TABLE.fetch("not connected") : what
     end
 
     # Is it an error of the server as a whole, rather than of one lease?

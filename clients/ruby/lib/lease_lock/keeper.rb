@@ -9,11 +9,12 @@ module LeaseLock
     RENEW_AT = 1.0 / 3
     TRY = 1.0 / 6
 
-    attr_reader :resource, :owner, :token, :mode, :ttl, :schema, :renew, :ends, :deadline, :limit, :fate, :guards, :lost
+    attr_reader :resource, :owner, :token, :mode, :permits, :ttl, :schema, :renew, :ends, :deadline, :limit, :fate, :guards, :lost
     attr_accessor :alarm, :contended, :alone, :renew_at, :on_lost, :handed_over
 
     def initialize(request, token, since)
-      @resource, @owner, @token, @mode = request.resource, request.owner, token, request.mode
+      @resource, @owner, @token = request.resource, request.owner, token
+      @mode, @permits = request.mode, request.permits
       @ttl, @stop_before, @renew, @schema = request.ttl, request.stop_before, request.renew, request.schema
       @guards, @lost = [], Outcome.new
       extend_from(since)
@@ -233,11 +234,9 @@ module LeaseLock
 
     def renew(group)
       limit = [0.001, group.map { |record| [record.limit, record.remaining].min }.min].max
-      job = lambda do |catalog, connection|
-        contended = catalog.contended ? "#{catalog.schema}.lease_contended(r.resource)" : "NULL"
+      job = lambda do |schema, connection|
         Statements.settings(connection, limit, limit / 16) +
-          Statements.fill(Statements::RENEW.gsub("%<contended>s", contended), connection, catalog.schema,
-                          { **Statements.columns(group), ttls: group.map(&:ttl) })
+          Statements.fill(Statements::RENEW, connection, schema, { **Statements.columns(group), ttls: group.map(&:ttl) })
       end
       ask(limit, job) { |answer| renewed(group, answer) }
     end
@@ -248,7 +247,7 @@ module LeaseLock
         if held == "t"
           record.extend_from(answer.sent)
           record.alone = false
-          record.contended = contended && contended == "t"
+          record.contended = contended == "t" if contended
         else
           lose(record, taken == "t" ? :taken_over : :broken)
         end
@@ -261,7 +260,7 @@ module LeaseLock
       names = group.size == 1 ? "" : " and #{group.size - 1} others"
       @logger.warn("could not renew lease on \"#{group[0].resource}\"#{names}: " \
                    "#{answer.error ? answer.error.message.strip : 'the standby did not confirm it'}")
-      @core.source.forget_catalog if Sorting::MOVED.include?(state)
+      @core.source.forget_schema if Sorting::MOVED.include?(state)
       unless Sorting.of_server?(state) || Sorting::MOVED.include?(state)
         return group.each_slice(Integer.sqrt(group.size)) { |part| @groups << part } if group.size > 1
         group[0].alone = true
@@ -289,10 +288,12 @@ module LeaseLock
     # Nothing may hold up a renewal for longer than a part of the shortest lease.
     def release(endings)
       limit = [@records.select(&:renew).map(&:limit).min || PATIENCE, PATIENCE].min
-      text = endings[0].give_back ? Statements::GIVE_BACK : Statements::RELEASE
-      job = lambda do |catalog, connection|
-        Statements.settings(connection, limit, [limit / 4, LOCK_TIMEOUT].min) +
-          Statements.fill(text, connection, catalog.schema, Statements.columns(endings))
+      text, values = Statements::RELEASE, Statements.columns(endings)
+      if endings[0].give_back
+        text, values = Statements::GIVE_BACK, { **values, mode: endings[0].record.mode, permits: endings[0].record.permits }
+      end
+      job = lambda do |schema, connection|
+        Statements.settings(connection, limit, [limit / 4, LOCK_TIMEOUT].min) + Statements.fill(text, connection, schema, values)
       end
       ask(limit, job) { |answer| released(endings, answer) }
     end
@@ -315,7 +316,7 @@ module LeaseLock
     def release_failed(endings, error, sent)
       what = Sorting.sort(error, !sent.nil?)
       state = Sorting.state(error)
-      what = "unknown" if Sorting::MOVED.include?(state) && @core.source.forget_catalog
+      what = "unknown" if Sorting::MOVED.include?(state) && @core.source.forget_schema
       endings.each do |ending|
         ending.unanswered ||= what == "unknown" && !sent.nil?
         ending.alone = !Sorting.of_server?(state)

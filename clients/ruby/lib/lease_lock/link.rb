@@ -34,7 +34,7 @@ module LeaseLock
       @ended
     end
 
-    # job: called with catalog and connection just before the statement is sent; returns its text.
+    # job: called with schema and connection just before the statement is sent; returns its text.
     def run(until_time, job, &done)
       connected = [until_time, LeaseLock.now + PATIENCE].min
       task = @task = Task.new(job, connected, done)
@@ -97,31 +97,25 @@ module LeaseLock
     # False after close. It keeps no reference to a task that is done, nor to the lease that came of it.
     def perform(task)
       return false if task.nil?
-      rows = error = nil
+      rows = error = unsafe = nil
       begin
         prepare(task.until_time)
         task.socket = Source.duplicate(@connection)
         raise PG::ConnectionBad, "no connection in time" if task.too_late
-        text = task.job.call(@source.catalog(@connection), @connection)
-        @unsafe = false
+        text = task.job.call(@source.schema(@connection), @connection)
         task.sent = LeaseLock.now
-        rows = Source.execute(@connection, text)
+        unsafe = Source.wait_cancelled?(@connection) { rows = Source.execute(@connection, text) }
       rescue StandardError => e
         error = e
         drop if Sorting.state(e).nil? || task.too_late
       end
-      unsafe = @unsafe
       @loop.soon { finish(task, rows, error, unsafe) }
       true
     end
 
     def prepare(until_time)
       drop unless Source.quiet?(@connection)
-      return if @connection
-      @connection = @source.connect(until_time)
-      @connection.set_notice_receiver do |result|
-        @unsafe = true if result.error_field(PG::Result::PG_DIAG_SOURCE_FUNCTION) == "SyncRepWaitForLSN"
-      end
+      @connection ||= @source.connect(until_time)
     end
 
     def drop

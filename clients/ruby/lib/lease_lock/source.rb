@@ -10,21 +10,18 @@ module LeaseLock
 
     FIND = <<~SQL
       SET LOCAL search_path = pg_catalog, pg_temp;
-      SELECT n.nspname, e.oid IS NOT NULL, to_regprocedure(format('%%I.lease_contended(text)', n.nspname)) IS NOT NULL
+      SELECT n.nspname, e.oid IS NOT NULL
       FROM pg_namespace AS n LEFT JOIN pg_extension AS e ON e.extnamespace = n.oid AND e.extname = 'lease_lock'
       WHERE e.oid IS NOT NULL OR n.nspname = %s
     SQL
 
     STRINGS = PG::TypeMapAllStrings.new
 
-    # The schema, quoted, and whether it has lease_contended.
-    Catalog = Struct.new(:schema, :contended)
-
     def initialize(source, schema)
       raise ArgumentError, "source must be a String, a Hash or respond to call" unless
         source.is_a?(String) || source.is_a?(Hash) || source.respond_to?(:call)
-      @source, @schema = source, schema
-      @catalog = nil
+      @source, @given = source, schema
+      @schema = nil
     end
 
     def connect(until_time)
@@ -33,13 +30,14 @@ module LeaseLock
       Forks.add(connection)
     end
 
-    def catalog(connection)
-      @catalog ||= choose(Source.execute(connection, format(FIND, Source.quote(connection, @schema))), connection.db)
+    # Where the functions are, quoted.
+    def schema(connection)
+      @schema ||= choose(Source.execute(connection, format(FIND, Source.quote(connection, @given))), connection.db)
     end
 
     # The extension may have moved. False if it was looked up just now, in vain.
-    def forget_catalog
-      known, @catalog = @catalog, nil
+    def forget_schema
+      known, @schema = @schema, nil
       !known.nil?
     end
 
@@ -48,6 +46,20 @@ module LeaseLock
       result = connection.async_exec(statements)
       result.type_map = STRINGS # whatever the user's function has set
       result.values
+    end
+
+    # Was the wait for a synchronous standby cancelled while the block ran? What it wrote may not survive a failover. The
+    # message of the warning is translated.
+    def self.wait_cancelled?(connection)
+      cancelled = false
+      before = connection.set_notice_receiver do |result|
+        before&.call(result)
+        cancelled = true if result.error_field(PG::Result::PG_DIAG_SOURCE_FUNCTION) == "SyncRepWaitForLSN"
+      end
+      yield
+      cancelled
+    ensure
+      connection.set_notice_receiver(&before) unless connection.finished?
     end
 
     # A literal, or NULL.
@@ -97,9 +109,33 @@ module LeaseLock
       first_of(hosts, until_time) do |host, end_of_host|
         first_of(addresses_of(host), end_of_host) do |address, end_of_address|
           limits = [known[:connect_timeout].to_i, [(end_of_address - LeaseLock.now).to_i, 1].max]
-          PG.connect(**DEFAULTS, **known, **address, connect_timeout: limits.select(&:positive?).min)
+          connect_to({ **DEFAULTS, **known, **address, connect_timeout: limits.select(&:positive?).min }, end_of_address)
         end
       end
+    end
+
+    def connect_to(address, until_time)
+      PG.connect(**address)
+    rescue PG::ConnectionBad => e
+      raise PG::ERROR_CLASSES.fetch(refusal(address, until_time)) { raise e }, e.message
+    end
+
+    # The SQLSTATE of a server that refuses the connection, so that a wrong password is not tried again. libpq shows it if
+    # it is told before it connects.
+    def refusal(address, until_time)
+      connection = PG::Connection.connect_start(**address)
+      connection.set_error_verbosity(PG::PQERRORS_VERBOSE)
+      waits = { PG::PGRES_POLLING_READING => :wait_readable, PG::PGRES_POLLING_WRITING => :wait_writable }
+      status = PG::PGRES_POLLING_WRITING
+      while (wait = waits[status])
+        return unless connection.socket_io.public_send(wait, [until_time - LeaseLock.now, 0].max)
+        status = connection.connect_poll
+      end
+      connection.error_message[/:  ([0-9A-Z]{5}): /, 1]
+    rescue PG::Error
+      nil
+    ensure
+      connection&.finish
     end
 
     # What the block returns for the first of them that does not fail, each with its share of the time.
@@ -144,15 +180,15 @@ module LeaseLock
 
     def choose(rows, database)
       extension = rows.find { |row| row[1] == "t" }
-      if extension && @schema
-        raise ArgumentError, "schema: #{@schema.inspect} is given, but database \"#{database}\" has the extension lease_lock"
+      if extension && @given
+        raise ArgumentError, "schema: #{@given.inspect} is given, but database \"#{database}\" has the extension lease_lock"
       end
       found = extension || rows.first
       unless found
-        what = @schema ? "schema \"#{@schema}\"" : "extension lease_lock"
+        what = @given ? "schema \"#{@given}\"" : "extension lease_lock"
         raise LeaseError, "database \"#{database}\" does not have the #{what}"
       end
-      Catalog.new(PG::Connection.quote_ident(found[0]), found[2] == "t")
+      PG::Connection.quote_ident(found[0])
     end
   end
 end

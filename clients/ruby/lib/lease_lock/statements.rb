@@ -21,7 +21,7 @@ module LeaseLock
 
     # The last column: does another owner hold it now?
     RENEW = <<~SQL
-      SELECT r.n, r.held, %<contended>s, CASE WHEN r.held THEN false ELSE EXISTS (
+      SELECT r.n, r.held, %<schema>s.lease_contended(r.resource), CASE WHEN r.held THEN false ELSE EXISTS (
         SELECT FROM %<schema>s.lease_status AS s
         WHERE s.resource = r.resource AND s.state = 'held' AND s.token > r.token) END
       FROM (
@@ -44,7 +44,8 @@ module LeaseLock
     GIVE_BACK = <<~SQL
       SELECT 1, bool_or(%<schema>s.lease_release(l.resource, l.owner))
       FROM (SELECT (%<resources>s::text[])[1] AS resource, (%<owners>s::text[])[1] AS owner) AS l
-      CROSS JOIN LATERAL %<schema>s.lease_request(l.resource, '1 min', l.owner, if_own => 'renew', min_hold => '0') AS g
+      CROSS JOIN LATERAL %<schema>s.lease_request(l.resource, '1 min', l.owner, mode => %<mode>s::text,
+        permits => %<permits>s::int4, if_own => 'renew', min_hold => '0') AS g
       WHERE g.granted
     SQL
 
@@ -82,7 +83,7 @@ module LeaseLock
   class Request
     KNOWN = %i[mode permits min_hold payload if_own owner stop_before renew].freeze
 
-    attr_reader :resource, :ttl, :wait, :owner, :mode, :own_owner, :stop_before, :renew
+    attr_reader :resource, :ttl, :wait, :owner, :mode, :permits, :own_owner, :stop_before, :renew
     # Where the functions are: known when it was sent.
     attr_reader :schema
 
@@ -99,8 +100,8 @@ module LeaseLock
       @stop_before = options[:stop_before] ? Request.seconds(:stop_before, options[:stop_before]) : @ttl * MARGIN
       raise ArgumentError, "stop_before must be less than the ttl" unless @stop_before >= 0 && @stop_before < @ttl
       @renew = options.fetch(:renew, true)
-      min_hold, payload = options.values_at(:min_hold, :payload)
-      @values = { permits: options[:permits], min_hold: min_hold && Request.seconds(:min_hold, min_hold),
+      @permits, min_hold, payload = options.values_at(:permits, :min_hold, :payload)
+      @values = { permits: @permits, min_hold: min_hold && Request.seconds(:min_hold, min_hold),
                   payload: payload.nil? ? nil : JSON.generate(payload) }
     end
 
@@ -115,11 +116,11 @@ module LeaseLock
     end
 
     # until_time: when the wait at the server ends; 0 for a try. repeated: an earlier answer was lost.
-    def statement(catalog, connection, until_time, repeated)
-      @schema = catalog.schema
+    def statement(schema, connection, until_time, repeated)
+      @schema = schema
       left = until_time == Float::INFINITY ? nil : [0.0, until_time - LeaseLock.now].max
       Statements.settings(connection, left.nil? ? Float::INFINITY : left + PATIENCE) +
-        Statements.fill(Statements::REQUEST, connection, catalog.schema,
+        Statements.fill(Statements::REQUEST, connection, schema,
                         { resource: @resource, ttl: @ttl, owner: @owner, wait: left, mode: @mode,
                           if_own: repeated ? "renew" : @if_own, **@values })
     end

@@ -16,8 +16,9 @@ module LeaseLock
       raise PG::Error, "the transaction had failed, or the block has ended it" unless
         @connection.transaction_status == PG::PQTRANS_INTRANS
       commits
-      @connection.async_exec("COMMIT")
+      undone = Source.wait_cancelled?(@connection) { @connection.async_exec("COMMIT") }
       @stage = :ended
+      raise unknown("COMMIT was not confirmed by the synchronous standby") if undone
       result
     rescue PG::Error, IOError => e
       raise meaning_of(e)
@@ -73,10 +74,14 @@ module LeaseLock
       if @stage != :commits
         @record.fate ? @record.loss : error
       elsif Sorting.sort(error, true) == "unknown"
-        OutcomeUnknown.new("no answer to COMMIT under the lease on \"#{@record.resource}\"", @record.resource)
+        unknown("no answer to COMMIT")
       else
         error
       end
+    end
+
+    def unknown(what)
+      OutcomeUnknown.new("#{what} under the lease on \"#{@record.resource}\"", @record.resource)
     end
 
     # Roll back what was not committed, and give the connection back.
