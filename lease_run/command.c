@@ -5,7 +5,8 @@
  *
  * The watchdog runs it, and tells what happens. The lease covers all that the
  * command has started: what the first process leaves behind still works under
- * the lease.
+ * the lease. If the watchdog ends, or is stopped beyond its time, lease_run ends
+ * the command itself.
  *
  * At a terminal, the command's group begins in the background. It becomes the
  * foreground group when it asks for the terminal: then the system stops it with
@@ -16,18 +17,11 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "postgres_fe.h"
+#include "lease_run.h"
 
 #include <fcntl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#ifdef __linux__
-#include <sys/prctl.h>
-#endif
-
-#include "command.h"
-#include "signals.h"
 
 /* How often to look whether all have ended, without a watchdog. */
 #define LOOK_AGAIN	(SECOND / 20)
@@ -36,48 +30,36 @@
 #define LINGERING	(10 * SECOND)
 
 static const Options *options;
+static pid_t watchdog = 0;		/* 0 when it is gone */
 static int	watchdog_fd = -1;
+static Time late_at = TIME_FOREVER; /* the watchdog must have ended the command before */
 static pid_t command = 0;		/* also the number of its group */
 static int	terminal = -1;
 static bool first_has_ended = false;
 static bool all_have_ended = false;
 static bool was_ended = false;
-static bool watchdog_is_gone = false;
+static bool watchdog_kills = false;
 static int	wait_status = 0;
 static int	start_errno = 0;
-static Time lingers_since = 0;
+static Time lingers_since = TIME_FOREVER;
 
-static void
-give_order(OrderKind kind, int signo, const EndTimes *times)
-{
-	Order		order = {.kind = kind, .signo = signo};
-
-	if (times != NULL)
-		order.times = *times;
-	/* If a watchdog that is stopped does not read, the older times stay, which are earlier. */
-	if (watchdog_fd >= 0)
-		(void) !send(watchdog_fd, &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-/*
- * Called by the handler of signals.
- */
+/* Called by the handler of signals. */
 static void
 forward(int signo)
 {
-	give_order(ORDER_SIGNAL, signo, NULL);
+	message_send(watchdog_fd, ORDER_SIGNAL, signo, NULL);
 }
 
 static void
 signal_group(int signo)
 {
-	give_order(ORDER_GROUP_SIGNAL, signo, NULL);
+	message_send(watchdog_fd, ORDER_GROUP_SIGNAL, signo, NULL);
 }
 
 /*
- * The command was stopped. Give it the terminal if that is what it wants and
- * lease_run has it to give. Otherwise stop, too, if a terminal did it, and
- * continue together. After a SIGSTOP, the sender must continue it.
+ * The command was stopped. Give it the terminal if that is what it wants and lease_run has it to
+ * give. Otherwise stop, too, if a terminal did it, and continue together. After a SIGSTOP, the
+ * sender must continue it.
  */
 static void
 command_stopped(int signo)
@@ -99,8 +81,8 @@ command_stopped(int signo)
 }
 
 /*
- * The watchdog has ended before the command. Then lease_run has adopted what is
- * left, and ends it at once: nobody else would do so in time.
+ * The watchdog has ended before the command. Then lease_run has adopted what is left, and ends it
+ * at once: nobody else would do so in time.
  */
 static void
 end_without_watchdog(void)
@@ -109,10 +91,11 @@ end_without_watchdog(void)
 	int			status;
 	bool		any;
 
-	if (!watchdog_is_gone)
+	if (watchdog != 0)
 		lease_error("the process that watches the time has ended: ending the command");
-	watchdog_is_gone = was_ended = true;
-	any = watchdog_kill_descendants(first_has_ended ? 0 : command, !options->allow_daemons);
+	watchdog = 0;
+	was_ended = true;
+	any = descendants_kill(first_has_ended ? 0 : command, !options->allow_daemons);
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
 	{
 		if (pid == command)
@@ -125,7 +108,7 @@ end_without_watchdog(void)
 }
 
 static void
-handle_report(const Report *report)
+handle_report(const Message *report)
 {
 	switch (report->kind)
 	{
@@ -144,55 +127,45 @@ handle_report(const Report *report)
 			lingers_since = clock_now();
 			break;
 		case REPORT_SIGNALLED:
-		case REPORT_KILLED:
 			was_ended = true;
 			break;
-		case REPORT_ALL_ENDED:
-			all_have_ended = true;
+		case REPORT_KILLED:
+			watchdog_kills = true;
 			break;
+		default:
+			all_have_ended = true;
 	}
 }
 
-/*
- * Read what the watchdog has told.
- */
+/* Read what the watchdog has told. If it does not do its work, do that instead. */
 static void
 handle_reports(void)
 {
-	Report		report;
+	Message		report;
 
-	while (watchdog_fd >= 0)
+	while (message_receive(&watchdog_fd, &report))
+		handle_report(&report);
+	if (watchdog_fd < 0 || clock_now() >= late_at)
 	{
-		ssize_t		size = recv(watchdog_fd, &report, sizeof(report), MSG_DONTWAIT);
-
-		if (size == sizeof(report))
-			handle_report(&report);
-		else if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-			break;
-		else
-		{
-			int			fd = watchdog_fd;
-
-			watchdog_fd = -1;
-			wait_also_for(-1);
-			close(fd);
-		}
+		if (watchdog_fd >= 0 && !watchdog_kills && !all_have_ended)
+			kill(watchdog, SIGKILL);
+		late_at = TIME_FOREVER;
 	}
+	wait_look_also(watchdog_fd, late_at);
 	if (watchdog_fd < 0 && !all_have_ended && start_errno == 0)
 		end_without_watchdog();
 }
 
-/*
- * For waits beside the command: it has ended, or is being ended.
- */
+/* For waits beside the command: it has ended, or is being ended. */
 bool
 command_stop_working(void)
 {
 	handle_reports();
-	if (first_has_ended && lingers_since > 0 && clock_now() >= lingers_since + LINGERING && !was_ended)
+	if (!was_ended && clock_now() >= clock_after(lingers_since, LINGERING))
 	{
-		lingers_since = 0;
-		lease_warning("the command has ended, but not all that it started: waiting for these processes");
+		lingers_since = TIME_FOREVER;
+		lease_warning("the command has ended, but not all that it started: "
+					  "waiting for these processes");
 		pg_log_warning_hint("If they are daemons that should stay, use --allow-daemons.");
 	}
 	return all_have_ended || was_ended;
@@ -202,29 +175,32 @@ static bool
 is_started(void)
 {
 	handle_reports();
-	return command > 0 || start_errno != 0 || watchdog_is_gone;
+	return command > 0 || start_errno != 0 || watchdog == 0;
+}
+
+static void
+set_late_at(const EndTimes *times)
+{
+	late_at = times->kill_at + options->spare / 2;
+	wait_look_also(watchdog_fd, late_at);
 }
 
 /*
- * Start the command in a process group of its own, and the watchdog that will
- * end it at those times. Returns false if that was not possible.
+ * Start the command in a process group of its own, and the watchdog that will end it at those
+ * times. Returns false if that was not possible.
  */
 bool
 command_start(const Options *all_options, const EndTimes *times)
 {
-	pid_t		watchdog;
-
 	options = all_options;
-#ifdef __linux__
-	prctl(PR_SET_CHILD_SUBREAPER, 1);
-#endif
+	descendants_adopt();
 	watchdog = watchdog_start(options, times, &watchdog_fd);
 	if (watchdog < 0)
 		start_errno = errno;
 	else
 	{
 		terminal = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
-		wait_also_for(watchdog_fd);
+		set_late_at(times);
 		(void) wait_until(TIME_FOREVER, is_started);
 		signals_forward_by(forward);
 	}
@@ -235,18 +211,15 @@ command_start(const Options *all_options, const EndTimes *times)
 	return false;
 }
 
-/*
- * Tell the watchdog when to end the command.
- */
+/* Tell the watchdog when to end the command. */
 void
 command_set_times(const EndTimes *times)
 {
-	give_order(ORDER_TIMES, 0, times);
+	set_late_at(times);
+	message_send(watchdog_fd, ORDER_TIMES, 0, times);
 }
 
-/*
- * End the command at these times, which are before those the watchdog knows.
- */
+/* End the command at these times, which are before those the watchdog knows. */
 void
 command_end(const EndTimes *times)
 {
@@ -261,24 +234,26 @@ is_over(void)
 	return all_have_ended;
 }
 
-/*
- * Wait until all that the command has started have ended.
- */
+/* Wait until all that the command has started have ended. */
 void
 command_await_end(void)
 {
-	while (wait_until(clock_now() + (watchdog_fd < 0 ? LOOK_AGAIN : SECOND), is_over) != WAIT_INTERRUPTED)
-		;
+	while (!is_over())
+		(void) wait_until(clock_now() + (watchdog_fd < 0 ? LOOK_AGAIN : SECOND), is_over);
 	if (terminal >= 0 && tcgetpgrp(terminal) == command)
 		tcsetpgrp(terminal, getpgrp());
 }
 
-/*
- * How it ended, and the exit status of the command as a shell gives it.
- */
-CommandEnd
-command_result(int *exit_status)
+/* Was it ended since the lease was lost, or might have been? */
+bool
+command_was_ended(void)
 {
-	*exit_status = WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
-	return was_ended ? COMMAND_WAS_ENDED : COMMAND_ENDED;
+	return was_ended;
+}
+
+/* The exit status of the command, as a shell gives it. */
+int
+command_status(void)
+{
+	return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }

@@ -15,13 +15,11 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "postgres_fe.h"
+#include "lease_run.h"
 
 #include <unistd.h>
 
-#include "connection.h"
-
-#define MAX_PARAMS	20
+#include "lib/stringinfo.h"
 
 /*
  * What to do after an error: the table of all clients, clients/conformance/errors.tsv. A key is
@@ -32,43 +30,26 @@ static const struct
 	const char *key;
 	ErrorAction action;
 }			error_table[] = {
-	{"08", ERROR_UNKNOWN},
-	{"08P01", ERROR_NOT_AGAIN},
-	{"25006", ERROR_AGAIN},
-	{"28", ERROR_NOT_AGAIN},
-	{"3D", ERROR_NOT_AGAIN},
-	{"3F000", ERROR_AGAIN},
-	{"40", ERROR_AGAIN},
-	{"40003", ERROR_UNKNOWN},
-	{"42", ERROR_NOT_AGAIN},
-	{"42883", ERROR_AGAIN},
-	{"53", ERROR_AGAIN},
-	{"53400", ERROR_NOT_AGAIN},
-	{"55000", ERROR_NOT_AGAIN},
-	{"55P03", ERROR_AGAIN},
-	{"57014", ERROR_AGAIN},
-	{"57P", ERROR_AGAIN},
-	{"57P04", ERROR_NOT_AGAIN},
-	{"57P05", ERROR_AGAIN},
-	{"58", ERROR_AGAIN}
+	{"not connected", ERROR_AGAIN}, {"no answer", ERROR_UNKNOWN}, {"any other", ERROR_NOT_AGAIN},
+	{"synchronous wait cancelled", ERROR_AGAIN},
+	{"08", ERROR_UNKNOWN}, {"25006", ERROR_AGAIN}, {"28", ERROR_NOT_AGAIN}, {"3D", ERROR_NOT_AGAIN},
+	{"40", ERROR_AGAIN}, {"40003", ERROR_UNKNOWN}, {"42", ERROR_NOT_AGAIN}, {"42883", ERROR_AGAIN},
+	{"3F000", ERROR_AGAIN}, {"53", ERROR_AGAIN}, {"53400", ERROR_NOT_AGAIN}, {"55P03", ERROR_AGAIN},
+	{"55000", ERROR_NOT_AGAIN}, {"57014", ERROR_AGAIN}, {"57P", ERROR_UNKNOWN},
+	{"57P03", ERROR_AGAIN}, {"57P04", ERROR_NOT_AGAIN}, {"58", ERROR_AGAIN}
 };
 
-/* Without a SQLSTATE. */
-static const ErrorAction not_connected = ERROR_AGAIN;
-static const ErrorAction no_answer = ERROR_UNKNOWN;
-static const ErrorAction any_other = ERROR_NOT_AGAIN;
-
 static ErrorAction
-action_after(const char *sqlstate)
+action_after(const char *error)
 {
-	ErrorAction action = any_other;
+	ErrorAction action = ERROR_NOT_AGAIN;
 	size_t		longest = 0;
 
 	for (int i = 0; i < (int) lengthof(error_table); i++)
 	{
 		size_t		length = strlen(error_table[i].key);
 
-		if (length > longest && strncmp(sqlstate, error_table[i].key, length) == 0)
+		if (length > longest && strncmp(error, error_table[i].key, length) == 0)
 		{
 			longest = length;
 			action = error_table[i].action;
@@ -77,8 +58,10 @@ action_after(const char *sqlstate)
 	return action;
 }
 
-static void
-remember_error(Connection *connection, const char *error, const char *sqlstate, ErrorAction action)
+/* Note an error, on one line, and what to do after it. */
+void
+connection_note_error(Connection *connection, const char *error, const char *sqlstate,
+					  ErrorAction action)
 {
 	free(connection->error);
 	connection->error = message_line(error);
@@ -90,7 +73,7 @@ static void
 host_is_silent(Connection *connection)
 {
 	hosts_silent(&connection->hosts, &connection->current);
-	remember_error(connection, "the server does not answer", "", no_answer);
+	connection_note_error(connection, "the server does not answer", "", action_after("no answer"));
 }
 
 /*
@@ -107,96 +90,73 @@ receive_notice(void *arg, const PGresult *notice)
 	if (function != NULL && strcmp(function, "SyncRepWaitForLSN") == 0)
 	{
 		connection->not_replicated = true;
-		remember_error(connection, line, "", ERROR_AGAIN);
+		connection_note_error(connection, line, "", action_after("synchronous wait cancelled"));
 	}
 	lease_step("%s", line);
 	free(line);
 }
 
-typedef struct Params
-{
-	const char *keywords[MAX_PARAMS + 1];
-	const char *values[MAX_PARAMS + 1];
-	int			n;
-} Params;
-
-static void
-add(Params *params, const char *keyword, const char *value)
-{
-	Assert(params->n < MAX_PARAMS);
-	params->keywords[params->n] = keyword;
-	params->values[params->n] = value;
-	params->n++;
-	params->keywords[params->n] = params->values[params->n] = NULL;
-}
-
 /*
- * As in other client programs, a connection string overrides what comes before it; here, these are
- * also our own defaults. "timeout" is in milliseconds.
+ * Begin to connect, or connect, to an address. As in other client programs, a connection string
+ * overrides what comes before it; here, these are also our own defaults. "timeout" is in
+ * milliseconds. The keyword is one more setting.
  */
-static Params
-connection_params(const Connection *connection, const char *timeout)
+static PGconn *
+begin_connection(const Connection *connection, const Address *address, const char *timeout,
+				 const char *keyword, const char *value,
+				 PGconn *(*begin) (const char *const *, const char *const *, int))
 {
 	const Options *options = connection->options;
-	Params		params = {.n = 0};
+	const char *const keywords[] = {
+		"target_session_attrs", "tcp_user_timeout", "keepalives_idle", "keepalives_interval",
+		"keepalives_count", "host", "port", "user", "dbname", "fallback_application_name",
+		"host", "hostaddr", "port", keyword, NULL
+	};
+	const char *const values[] = {
+		getenv("PGTARGETSESSIONATTRS") ? NULL : "read-write", timeout, "30", "10",
+		"3", options->host, options->port, options->user, options->dbname, "lease_run",
+		address->host, address->address, address->port, value, NULL
+	};
+	PGconn	   *pg = begin(keywords, values, true);
 
-	if (getenv("PGTARGETSESSIONATTRS") == NULL)
-		add(&params, "target_session_attrs", "read-write");
-	add(&params, "tcp_user_timeout", timeout);
-	add(&params, "keepalives_idle", "30");
-	add(&params, "keepalives_interval", "10");
-	add(&params, "keepalives_count", "3");
-	add(&params, "host", options->host);
-	add(&params, "port", options->port);
-	add(&params, "user", options->user);
-	add(&params, "password", connection->password);
-	add(&params, "dbname", options->dbname);
-	add(&params, "fallback_application_name", "lease_run");
-	return params;
+	if (pg == NULL)
+		leave(EXIT_NO_PROCESS);
+	return pg;
 }
 
-static void
-add_address_params(Params *params, const Address *address)
+static const char *
+setting(const PQconninfoOption *all, const char *keyword)
 {
-	add(params, "host", address->host ? address->host : "");
-	add(params, "hostaddr", address->address ? address->address : "");
-	add(params, "port", address->port ? address->port : "");
+	for (; all != NULL && all->keyword != NULL; all++)
+	{
+		if (strcmp(all->keyword, keyword) == 0 && all->val && all->val[0])
+			return all->val;
+	}
+	return NULL;
 }
 
 /*
- * The hosts on the command line, in the environment and in a service file, as libpq finds them. It only tells that of
- * a connection, so one is made with a setting that libpq refuses before it connects.
+ * The hosts on the command line, in the environment and in a service file, as libpq finds them. It
+ * only tells those of a connection, so one is made with a setting that it refuses at first.
  */
-static WaitResult
+static Outcome
 find_hosts(Connection *connection, Time until, StopWaiting stop)
 {
-	static const char *const keywords[] = {"host", "hostaddr", "port"};
-	const char *values[lengthof(keywords)] = {NULL};
-	Params		params = connection_params(connection, "0");
-	PQconninfoOption *all;
-	PGconn	   *pg;
-	WaitResult	result;
+	const Address none = {.silent = 0};
+	PGconn	   *pg = begin_connection(connection, &none, "0", "sslmode", "none of them",
+									  PQconnectStartParams);
+	PQconninfoOption *all = PQconninfo(pg);
+	Outcome		outcome = hosts_find(&connection->hosts, setting(all, "host"),
+									 setting(all, "hostaddr"), setting(all, "port"), until, stop);
 
-	add(&params, "sslmode", "none of them");
-	pg = PQconnectStartParams(params.keywords, params.values, true);
-	all = PQconninfo(pg);
-	for (PQconninfoOption *option = all; option != NULL && option->keyword != NULL; option++)
-	{
-		for (int i = 0; i < (int) lengthof(keywords); i++)
-		{
-			if (strcmp(option->keyword, keywords[i]) == 0 && option->val && option->val[0])
-				values[i] = option->val;
-		}
-	}
-	result = hosts_find(&connection->hosts, values[0], values[1], values[2], until, stop);
 	PQconninfoFree(all);
 	PQfinish(pg);
-	return result;
+	return outcome;
 }
 
 /*
- * libpq gives no SQLSTATE for a connection that failed, but shows it in the message ("FATAL:  28000: ..."). Take it out
- * of there, with the line that names the place in the server's source.
+ * libpq gives no SQLSTATE for a connection that failed, but shows it in the message ("FATAL:
+ * 28000: ..."). Take it out of there, with the line that names the place in the server's source.
  */
 static void
 take_sqlstate(char *message, char *sqlstate)
@@ -208,10 +168,10 @@ take_sqlstate(char *message, char *sqlstate)
 		*place = '\0';
 	for (char *code = strstr(message, ":  "); code != NULL; code = strstr(code + 1, ":  "))
 	{
-		if (strspn(code + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5 && strncmp(code + 8, ": ", 2) == 0)
+		if (strspn(code + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5 &&
+			strncmp(code + 8, ": ", 2) == 0)
 		{
-			memcpy(sqlstate, code + 3, 5);
-			sqlstate[5] = '\0';
+			strlcpy(sqlstate, code + 3, 6);
 			memmove(code + 3, code + 10, strlen(code + 10) + 1);
 			return;
 		}
@@ -219,154 +179,134 @@ take_sqlstate(char *message, char *sqlstate)
 }
 
 /*
- * A connection could not be made. Without a SQLSTATE, and without the address in the message, the options are wrong.
+ * A connection could not be made. Without a SQLSTATE, and without the address in the message, the
+ * options are wrong.
  */
 static void
 has_not_connected(Connection *connection)
 {
+	const Address *current = &connection->current;
+	const char *shown = current->address[0] ? current->address
+		: current->host[0] ? current->host : ".s.PGSQL.";
 	char	   *message = pg_strdup(PQerrorMessage(connection->pg));
-	const char *address = connection->current.address ? connection->current.address
-		: connection->current.host ? connection->current.host : ".s.PGSQL.";
 	char		sqlstate[6];
 	ErrorAction action;
 
 	take_sqlstate(message, sqlstate);
+	action = action_after(sqlstate[0] ? sqlstate
+						  : strstr(message, shown) ? "not connected" : "any other");
+	if (action == ERROR_UNKNOWN)
+		action = action_after("not connected");
 	if (PQconnectionNeedsPassword(connection->pg))
-	{
-		connection->needs_password = true;
-		action = ERROR_NOT_AGAIN;
-	}
-	else if (sqlstate[0] != '\0')
-		action = action_after(sqlstate) == ERROR_UNKNOWN ? not_connected : action_after(sqlstate);
-	else
-		action = strstr(message, address) != NULL ? not_connected : any_other;
-	remember_error(connection, message, sqlstate, action);
+		action = action_after("any other");
+	connection_note_error(connection, message, sqlstate, action);
 	free(message);
 }
 
-/*
- * Connect to the current address.
- */
-static WaitResult
+/* Connect to the current address. */
+static Outcome
 connect_to_address(Connection *connection, Time until, StopWaiting stop)
 {
 	PostgresPollingStatusType next = PGRES_POLLING_WRITING;
-	WaitResult	result = WAIT_READY;
+	Outcome		outcome = DONE;
 	char		timeout[32];
-	Params		params;
 
 	snprintf(timeout, sizeof(timeout), "%lld", (long long) Max(until - clock_now(), SECOND) / 1000);
-	params = connection_params(connection, timeout);
-	add_address_params(&params, &connection->current);
-	connection->pg = PQconnectStartParams(params.keywords, params.values, true);
-	if (connection->pg == NULL)
-		leave(EXIT_NO_PROCESS);
+	connection->pg = begin_connection(connection, &connection->current, timeout, NULL, NULL,
+									  PQconnectStartParams);
 	PQsetErrorVerbosity(connection->pg, PQERRORS_VERBOSE);
 	if (PQstatus(connection->pg) == CONNECTION_BAD)
 		next = PGRES_POLLING_FAILED;
-	while (next != PGRES_POLLING_OK && next != PGRES_POLLING_FAILED && result == WAIT_READY)
+	while (next != PGRES_POLLING_OK && next != PGRES_POLLING_FAILED && outcome == DONE)
 	{
-		result = wait_for_one(PQsocket(connection->pg), next == PGRES_POLLING_READING ? POLLIN : POLLOUT, until, stop);
-		if (result == WAIT_READY)
+		outcome = wait_for_one(PQsocket(connection->pg),
+							   next == PGRES_POLLING_READING ? POLLIN : POLLOUT, until, stop);
+		if (outcome == DONE)
 			next = PQconnectPoll(connection->pg);
 	}
-	if (next == PGRES_POLLING_FAILED)
+	if (outcome == INTERRUPTED || next == PGRES_POLLING_OK)
+		return outcome;
+	if (outcome == DONE)
 		has_not_connected(connection);
-	else if (result == WAIT_TIME_OVER)
+	else
 	{
 		host_is_silent(connection);
-		connection->action = not_connected;
+		connection->action = action_after("not connected");
 	}
-	if (result == WAIT_INTERRUPTED || next == PGRES_POLLING_OK)
-		return result;
 	connection_close(connection);
-	return WAIT_TIME_OVER;
-}
-
-static void
-remember_address(Connection *connection, const Address *address)
-{
-	free(connection->current.host);
-	free(connection->current.address);
-	free(connection->current.port);
-	connection->current.host = address->host ? pg_strdup(address->host) : NULL;
-	connection->current.address = address->address ? pg_strdup(address->address) : NULL;
-	connection->current.port = address->port ? pg_strdup(address->port) : NULL;
+	return TOO_LATE;
 }
 
 /*
- * Before the first host is tried: what is wrong with those that were not found.
+ * Connect to one host after the other; one that is silent gets "patience", or half of it if there
+ * are more. If none works, the error is that of all. If one can be tried again, all can.
  */
-static char *
-begin_errors(Connection *connection)
+static Outcome
+try_hosts(Connection *connection, Time until, Time patience, StopWaiting stop)
 {
-	connection->needs_password = false;
-	remember_error(connection, connection->hosts.error ? connection->hosts.error : "there is no time left to connect",
-				   "", not_connected);
-	return pg_strdup(connection->hosts.error ? connection->error : "");
+	const Hosts *hosts = &connection->hosts;
+	bool		again = hosts->error[0] != '\0';
+	Outcome		outcome = TOO_LATE;
+	StringInfoData errors;
+
+	initStringInfo(&errors);
+	appendStringInfoString(&errors, hosts->error);
+	for (int i = 0; i < hosts->n && outcome == TOO_LATE && clock_now() < until; i++)
+	{
+		Time		share = (until - clock_now()) / (hosts->n - i);
+
+		connection->current = hosts->list[i];
+		share = Min(share, hosts->n > 1 ? patience / 2 : patience);
+		outcome = connect_to_address(connection, clock_now() + share, stop);
+		if (outcome != TOO_LATE)
+			continue;
+		again |= connection->action == ERROR_AGAIN;
+		appendStringInfo(&errors, "%s%s", errors.len > 0 ? "; " : "", connection->error);
+	}
+	if (outcome == TOO_LATE)
+	{
+		if (again || errors.len == 0)
+			connection->action = action_after("not connected");
+		free(connection->error);
+		connection->error = message_line(errors.len > 0 ? errors.data
+										 : "there is no time left to connect");
+	}
+	free(errors.data);
+	return outcome;
 }
 
-/*
- * The errors of all hosts, one after the other. If one host can be tried again, all can.
- */
-static void
-add_error(Connection *connection, char **errors, bool *again)
-{
-	char	   *both = psprintf("%s%s%s", *errors, (*errors)[0] ? "; " : "", connection->error);
-
-	*again |= connection->action == ERROR_AGAIN;
-	free(*errors);
-	*errors = both;
-	free(connection->error);
-	connection->error = pg_strdup(both);
-	if (*again)
-		connection->action = ERROR_AGAIN;
-}
-
-/*
- * Connect by that time; an address that is silent gets "patience", or half of it if there are more. Returns
- * WAIT_READY if that worked; otherwise connection->error says why not.
- */
-WaitResult
+/* Connect by that time. If that does not work, connection->error says why. */
+Outcome
 connection_open(Connection *connection, Time until, Time patience, StopWaiting stop)
 {
-	WaitResult	result;
-	char	   *errors;
-	bool		again;
+	/* The addresses of the last time are good enough if the name server is slow. */
+	Time		share = connection->hosts.n > 0 ? patience / 4 : patience;
+	Outcome		outcome;
 
 	connection_close(connection);
-	/* The addresses of the last time are good enough if the name server is slow. */
-	result = find_hosts(connection, Min(until, clock_now() + (connection->hosts.n > 0 ? patience / 4 : patience)), stop);
-	errors = begin_errors(connection);
-	again = connection->hosts.error != NULL;
-	if (result != WAIT_INTERRUPTED)
-		result = WAIT_TIME_OVER;
-	for (int left = connection->hosts.n; left > 0 && result == WAIT_TIME_OVER && clock_now() < until; left--)
-	{
-		Time		share = Min(connection->hosts.n > 1 ? patience / 2 : patience, (until - clock_now()) / left);
-
-		remember_address(connection, &connection->hosts.list[connection->hosts.n - left]);
-		result = connect_to_address(connection, clock_now() + share, stop);
-		if (result == WAIT_TIME_OVER)
-			add_error(connection, &errors, &again);
-		if (connection->needs_password)
-			break;
-	}
-	free(errors);
-	if (result == WAIT_READY)
+	connection->sqlstate[0] = '\0';
+	outcome = find_hosts(connection, Min(until, clock_now() + share), stop);
+	if (outcome != INTERRUPTED)
+		outcome = try_hosts(connection, until, patience, stop);
+	if (outcome == DONE)
 	{
 		PQsetErrorVerbosity(connection->pg, PQERRORS_DEFAULT);
 		PQsetnonblocking(connection->pg, 1);
 		PQsetNoticeReceiver(connection->pg, receive_notice, connection);
 		connection->is_open = true;
+		lease_step("connected to server %s, port %s, process %d", PQhost(connection->pg),
+				   PQport(connection->pg), PQbackendPID(connection->pg));
 	}
-	return result;
+	else if (outcome == TOO_LATE)
+		lease_step("not connected: %s", connection->error);
+	return outcome;
 }
 
 static bool
 has_failed(Connection *connection)
 {
-	remember_error(connection, PQerrorMessage(connection->pg), "", no_answer);
+	connection_note_error(connection, PQerrorMessage(connection->pg), "",
+						  action_after("no answer"));
 	return false;
 }
 
@@ -383,45 +323,35 @@ exchange(Connection *connection, short *events)
 	return unsent < 0 ? has_failed(connection) : true;
 }
 
-/*
- * Send a statement and return its result, or NULL, as connection_answer() does.
- */
-PGresult *
+/* Send a statement, and await its answer. */
+Outcome
 connection_ask(Connection *connection, const char *sql, int nparams, const char *const *params,
 			   Time until, StopWaiting stop)
 {
 	connection->not_replicated = false;
-	if (!PQsendQueryParams(connection->pg, sql, nparams, NULL, params, NULL, NULL, 0))
-	{
-		has_failed(connection);
-		connection_close(connection);
-		return NULL;
-	}
-	return connection_answer(connection, until, stop);
+	if (PQsendQueryParams(connection->pg, sql, nparams, NULL, params, NULL, NULL, 0))
+		return connection_answer(connection, until, stop);
+	has_failed(connection);
+	connection_close(connection);
+	return TOO_LATE;
 }
 
-/*
- * Body of the process that sees whether a server is there: an error is an answer, too.
- */
+/* Body of the process that sees whether a server is there: an error is an answer, too. */
 static void
 knock(void *arg, int fd)
 {
 	const Connection *connection = arg;
-	Params		params = connection_params(connection, "0");
 
-	add_address_params(&params, &connection->current);
-	add(&params, "target_session_attrs", "any");
-	PQfinish(PQconnectdbParams(params.keywords, params.values, true));
+	PQfinish(begin_connection(connection, &connection->current, "0", "target_session_attrs", "any",
+							  PQconnectdbParams));
 }
 
-/*
- * Wait for the socket; meanwhile see from time to time whether the server is there. Returns WAIT_TIME_OVER if it is not.
- */
-static WaitResult
+/* Wait for the socket; meanwhile see from time to time whether the server is there. */
+static Outcome
 wait_for_server(Connection *connection, short events, Time until, StopWaiting stop)
 {
 	Helper		helper = {.pid = 0, .fd = -1};
-	WaitResult	result = WAIT_TIME_OVER;
+	Outcome		outcome = TOO_LATE;
 
 	for (;;)
 	{
@@ -432,11 +362,11 @@ wait_for_server(Connection *connection, short events, Time until, StopWaiting st
 		Time		next = until;
 
 		if (connection->heartbeat > 0)
-			next = Min(until, clock_now() + (helper.pid > 0 ? connection->heartbeat_patience : connection->heartbeat));
-		result = wait_for(fds, lengthof(fds), next, stop);
-		if (result == WAIT_INTERRUPTED || fds[0].revents != 0)
+			next = Min(until, clock_now() + (helper.pid > 0 ? PATIENCE : connection->heartbeat));
+		outcome = wait_for(fds, lengthof(fds), next, stop);
+		if (outcome == INTERRUPTED || fds[0].revents != 0)
 			break;
-		if (result == WAIT_READY)
+		if (outcome == DONE)
 			helper_end(&helper);	/* it has ended: the server is there */
 		else if (helper.pid > 0 || clock_now() >= until)
 			break;
@@ -444,15 +374,21 @@ wait_for_server(Connection *connection, short events, Time until, StopWaiting st
 			helper = helper_start(knock, connection);
 	}
 	helper_end(&helper);
-	return result;
+	return outcome;
+}
+
+static const char *
+sqlstate_of(const PGresult *result)
+{
+	return result ? PQresultErrorField(result, PG_DIAG_SQLSTATE) : NULL;
 }
 
 /*
- * Read all results of a statement, and return the one that counts: the first that has a SQLSTATE, which
- * says more than the end of the connection behind it, or the last. NULL: there are more to come.
+ * Read all results of a statement, and keep the one that counts: the first that has a SQLSTATE,
+ * which says more than the end of the connection behind it, or the last. False: more are to come.
  */
 static bool
-read_results(Connection *connection, PGresult **kept)
+read_results(Connection *connection)
 {
 	while (!PQisBusy(connection->pg))
 	{
@@ -460,107 +396,100 @@ read_results(Connection *connection, PGresult **kept)
 
 		if (next == NULL)
 			return true;
-		if (*kept != NULL && PQresultErrorField(*kept, PG_DIAG_SQLSTATE) != NULL)
+		if (sqlstate_of(connection->rows) != NULL)
 			PQclear(next);
 		else
 		{
-			PQclear(*kept);
-			*kept = next;
+			PQclear(connection->rows);
+			connection->rows = next;
 		}
 	}
 	return false;
 }
 
+/* Does the answer consist of rows? If not, note the error. */
+static Outcome
+judge_answer(Connection *connection)
+{
+	const char *sqlstate = sqlstate_of(connection->rows);
+
+	if (PQresultStatus(connection->rows) == PGRES_TUPLES_OK)
+		return DONE;
+	connection_note_error(connection, PQresultErrorMessage(connection->rows),
+						  sqlstate ? sqlstate : "",
+						  action_after(sqlstate ? sqlstate : "no answer"));
+	return TOO_LATE;
+}
+
 /*
- * The result of the statement that was sent. NULL if there is none: the
- * connection was lost, or was silent until then, and is closed now; or the
- * answer is of no use any more, and the connection stays busy.
+ * Await the answer to the statement that was sent. TOO_LATE: there was an error; or the connection
+ * was lost, or was silent until then, and is closed now. INTERRUPTED: it stays busy.
  */
-PGresult *
+Outcome
 connection_answer(Connection *connection, Time until, StopWaiting stop)
 {
-	PGresult   *kept = NULL;
 	short		events;
 	bool		is_lost = !exchange(connection, &events);
 
+	PQclear(connection->rows);
+	connection->rows = NULL;
 	while (!is_lost)
 	{
-		WaitResult	result;
+		Outcome		outcome;
 
-		if (read_results(connection, &kept))
-			return kept;
-		result = wait_for_server(connection, events, until, stop);
-		if (result == WAIT_INTERRUPTED)
-		{
-			PQclear(kept);
-			return NULL;
-		}
-		if (result == WAIT_TIME_OVER)
+		if (read_results(connection))
+			return judge_answer(connection);
+		outcome = wait_for_server(connection, events, until, stop);
+		if (outcome == INTERRUPTED)
+			return outcome;
+		if (outcome == TOO_LATE)
 			host_is_silent(connection);
-		is_lost = result == WAIT_TIME_OVER || !exchange(connection, &events);
+		is_lost = outcome == TOO_LATE || !exchange(connection, &events);
 	}
 	/* What came before the end of the connection, such as "terminating connection". */
 	if (PQstatus(connection->pg) == CONNECTION_BAD)
-		(void) read_results(connection, &kept);
+		(void) read_results(connection);
+	if (sqlstate_of(connection->rows) != NULL)
+		(void) judge_answer(connection);
 	connection_close(connection);
-	if (kept != NULL && PQresultErrorField(kept, PG_DIAG_SQLSTATE) != NULL)
-		return kept;
-	PQclear(kept);
-	return NULL;
+	return TOO_LATE;
 }
 
-/*
- * Whether the result is rows, and not an error. An error is remembered.
- */
+/* Is the first column of the answer true? */
 bool
-connection_has_rows(Connection *connection, PGresult *result)
+connection_says_yes(const Connection *connection)
 {
-	const char *sqlstate;
-
-	if (result == NULL)
-		return false;
-	if (PQresultStatus(result) == PGRES_TUPLES_OK)
-		return true;
-	sqlstate = PQresultErrorField(result, PG_DIAG_SQLSTATE);
-	remember_error(connection, PQresultErrorMessage(result), sqlstate ? sqlstate : "",
-				   sqlstate ? action_after(sqlstate) : no_answer);
-	return false;
+	return PQntuples(connection->rows) > 0 && PQgetvalue(connection->rows, 0, 0)[0] == 't';
 }
 
-/*
- * Is a statement without an answer yet?
- */
+/* Is a statement without an answer yet? */
 bool
 connection_is_busy(Connection *connection)
 {
 	return connection->is_open && PQtransactionStatus(connection->pg) == PQTRANS_ACTIVE;
 }
 
-/*
- * Wait on an idle connection. Returns WAIT_READY if it was lost, and closes it.
- */
-WaitResult
+/* Wait on an idle connection. Returns DONE if it was lost, and closes it. */
+Outcome
 connection_watch(Connection *connection, Time until, StopWaiting stop)
 {
 	for (;;)
 	{
-		WaitResult	result = wait_for_one(PQsocket(connection->pg), POLLIN, until, stop);
+		Outcome		outcome = wait_for_one(PQsocket(connection->pg), POLLIN, until, stop);
 
-		if (result != WAIT_READY)
-			return result;
+		if (outcome != DONE)
+			return outcome;
 		if (!PQconsumeInput(connection->pg))
 		{
 			has_failed(connection);
 			connection_close(connection);
-			return WAIT_READY;
+			return DONE;
 		}
 		(void) PQisBusy(connection->pg);	/* shows notices */
 	}
 }
 
-/*
- * Body of the process that asks the server to cancel a statement.
- */
+/* Body of the process that asks the server to cancel a statement. */
 static void
 cancel(void *arg, int fd)
 {
@@ -569,10 +498,7 @@ cancel(void *arg, int fd)
 	PQcancel(arg, error, sizeof(error));
 }
 
-/*
- * Ask the server to cancel the statement, in a process of its own, since
- * PQcancel() waits.
- */
+/* Ask the server to cancel the statement, in a process of its own, since PQcancel() waits. */
 void
 connection_cancel(Connection *connection)
 {

@@ -11,12 +11,11 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "postgres_fe.h"
+#include "lease_run.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,30 +23,28 @@
 #include <sys/prctl.h>
 #endif
 
-#include "hosts.h"
-#include "lib/stringinfo.h"
-#include "options.h"
-
 /* A helper ends by itself after this time, in seconds. */
 #define HELPER_LIMIT	60
 
-/*
- * Start a process for a call that waits. Without one left, pid is 0.
- */
+/* What the process that asks the name server has found out. */
+typedef struct Answer
+{
+	Address		address;
+	char		error[128];		/* empty: there is an address */
+} Answer;
+
+/* Start a process for a call that waits. Without one left, pid is 0. */
 Helper
 helper_start(void (*work) (void *arg, int fd), void *arg)
 {
 	Helper		helper = {.pid = 0, .fd = -1};
 	int			fds[2];
-	sigset_t	mask;
 
 	if (pipe(fds) < 0)
 		return helper;
 	fcntl(fds[0], F_SETFD, FD_CLOEXEC);
 	fcntl(fds[1], F_SETFD, FD_CLOEXEC);
-	(void) fflush(NULL);
-	signals_block(&mask);
-	helper.pid = fork();
+	helper.pid = signals_fork();
 	if (helper.pid == 0)
 	{
 		close(fds[0]);
@@ -60,7 +57,6 @@ helper_start(void (*work) (void *arg, int fd), void *arg)
 		work(arg, fds[1]);
 		_exit(0);
 	}
-	signals_restore(&mask);
 	close(fds[1]);
 	helper.fd = fds[0];
 	if (helper.pid < 0)
@@ -85,22 +81,24 @@ helper_end(Helper *helper)
 }
 
 /*
- * The element of this number in a list "a,b,c". A single one is that of all hosts. The default if it is
- * empty. Allocated, or NULL.
+ * The element of this number in a list "a,b,c". A single one is that of all hosts. One that is
+ * empty has the default.
  */
-static char *
-element(const char *list, int number, const char *if_empty)
+static void
+copy_element(char *to, size_t size, const char *list, int number, const char *if_empty)
 {
-	const char *end;
+	size_t		length;
 
+	to[0] = '\0';
 	if (list == NULL || list[0] == '\0')
-		return NULL;
+		return;
 	for (int i = 0; i < number && strchr(list, ',') != NULL; i++)
 		list = strchr(list, ',') + 1;
-	end = strchr(list, ',');
-	if (list[0] == '\0' || end == list)
-		return if_empty ? pg_strdup(if_empty) : NULL;
-	return end ? pnstrdup(list, end - list) : pg_strdup(list);
+	length = strcspn(list, ",");
+	if (length == 0)
+		strlcpy(to, if_empty, size);
+	else
+		strlcpy(to, list, Min(length + 1, size));
 }
 
 static int
@@ -113,22 +111,17 @@ list_length(const char *list)
 	return length;
 }
 
-/*
- * Is it a name that has to be looked up, and not a folder of sockets or an address?
- */
+/* Is it a name that has to be looked up, and not a folder of sockets or an address? */
 static bool
 is_name(const Address *spec)
 {
 	char		binary[sizeof(struct in6_addr)];
 
-	return spec->address == NULL && spec->host != NULL && spec->host[0] != '/' && spec->host[0] != '@' &&
+	return !spec->address[0] && spec->host[0] && spec->host[0] != '/' && spec->host[0] != '@' &&
 		inet_pton(AF_INET, spec->host, binary) != 1 && inet_pton(AF_INET6, spec->host, binary) != 1;
 }
 
-/*
- * Body of the process that asks the name server: writes lines with the number of the host, and an address or "!" and an
- * error.
- */
+/* Body of the process that asks the name server: writes all addresses. */
 static void
 look_up(void *arg, int fd)
 {
@@ -138,202 +131,139 @@ look_up(void *arg, int fd)
 	{
 		struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
 		struct addrinfo *all = NULL;
-		int			error;
+		Answer		answer = {.address = specs->list[i]};
+		int			error = 0;
 
-		if (!is_name(&specs->list[i]))
-			continue;
-		error = getaddrinfo(specs->list[i].host, NULL, &hints, &all);
+		if (is_name(&answer.address))
+			error = getaddrinfo(answer.address.host, NULL, &hints, &all);
 		if (error != 0)
-			dprintf(fd, "%d !%s\n", i, gai_strerror(error));
+			strlcpy(answer.error, gai_strerror(error), sizeof(answer.error));
+		if (all == NULL)
+			(void) !write(fd, &answer, sizeof(answer));
 		for (struct addrinfo *one = all; one != NULL; one = one->ai_next)
 		{
-			char		address[NI_MAXHOST];
-
-			if (getnameinfo(one->ai_addr, one->ai_addrlen, address, sizeof(address), NULL, 0, NI_NUMERICHOST) == 0)
-				dprintf(fd, "%d %s\n", i, address);
+			if (getnameinfo(one->ai_addr, one->ai_addrlen, answer.address.address,
+							sizeof(answer.address.address), NULL, 0, NI_NUMERICHOST) == 0)
+				(void) !write(fd, &answer, sizeof(answer));
 		}
 	}
 }
 
-/*
- * What the name server says. The result is allocated.
- */
-static WaitResult
-ask_name_server(Hosts *specs, Time until, StopWaiting stop, char **lines)
-{
-	Helper		helper = helper_start(look_up, specs);
-	StringInfoData text;
-	char		buffer[4096];
-	ssize_t		size = 1;
-	WaitResult	result = WAIT_READY;
-
-	initStringInfo(&text);
-	while (helper.pid > 0 && size > 0 && result == WAIT_READY)
-	{
-		result = wait_for_one(helper.fd, POLLIN, until, stop);
-		if (result == WAIT_READY && (size = read(helper.fd, buffer, sizeof(buffer))) > 0)
-			appendBinaryStringInfo(&text, buffer, size);
-	}
-	helper_end(&helper);
-	*lines = text.data;
-	return result;
-}
-
 static bool
-is_same(const char *a, const char *b)
+is_same(const Address *a, const Address *b)
 {
-	return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+	return strcmp(a->host, b->host) == 0 && strcmp(a->address, b->address) == 0 &&
+		strcmp(a->port, b->port) == 0;
 }
 
-static bool
-is_same_address(const Address *a, const Address *b)
-{
-	return is_same(a->host, b->host) && is_same(a->address, b->address) && is_same(a->port, b->port);
-}
-
-/*
- * Add an address, of the list that there was if it was in it.
- */
+/* Add an address, once, behind those that were silent before it was, if it ever was. */
 static void
-add_address(Hosts *hosts, const Hosts *old, const Address *spec, const char *address)
+add_address(Hosts *hosts, const Hosts *old, Address new)
 {
-	Address    *new;
+	int			at = hosts->n;
 
-	hosts->list = pg_realloc(hosts->list, (hosts->n + 1) * sizeof(Address));
-	new = &hosts->list[hosts->n++];
-	new->host = spec->host ? pg_strdup(spec->host) : NULL;
-	new->address = address ? pg_strdup(address) : NULL;
-	new->port = spec->port ? pg_strdup(spec->port) : NULL;
-	new->silent = 0;
 	for (int i = 0; i < old->n; i++)
 	{
-		if (is_same_address(&old->list[i], new))
-			new->silent = old->list[i].silent;
+		if (is_same(&old->list[i], &new))
+			new.silent = old->list[i].silent;
 	}
-}
-
-/*
- * Add the addresses of a name: those in the answer, or those of the last time.
- */
-static void
-add_name(Hosts *hosts, const Hosts *old, const Address *spec, int number, const char *lines)
-{
-	int			before = hosts->n;
-	bool		no_answer;
-
-	for (const char *line = lines; *line != '\0'; line = strchr(line, '\n') + 1)
-	{
-		char	   *rest;
-		char	   *text;
-
-		if (strchr(line, '\n') == NULL)
-			break;
-		if (strtol(line, &rest, 10) != number)
-			continue;
-		text = pnstrdup(rest + 1, strchr(line, '\n') - rest - 1);
-		if (text[0] != '!')
-			add_address(hosts, old, spec, text);
-		else
-		{
-			free(hosts->error);
-			hosts->error = psprintf("could not translate host name \"%s\" to address: %s", spec->host, text + 1);
-		}
-		free(text);
-	}
-	no_answer = hosts->n == before;
-	for (int i = 0; no_answer && i < old->n; i++)
-	{
-		if (is_same(old->list[i].host, spec->host) && is_same(old->list[i].port, spec->port))
-			add_address(hosts, old, spec, old->list[i].address);
-	}
-	if (hosts->n == before && hosts->error == NULL)
-		hosts->error = psprintf("could not translate host name \"%s\" to address: the name server does not answer", spec->host);
-}
-
-static void
-free_addresses(Hosts *hosts)
-{
 	for (int i = 0; i < hosts->n; i++)
 	{
-		free(hosts->list[i].host);
-		free(hosts->list[i].address);
-		free(hosts->list[i].port);
+		if (is_same(&hosts->list[i], &new))
+			return;
 	}
-	free(hosts->list);
+	hosts->list = pg_realloc(hosts->list, (hosts->n + 1) * sizeof(Address));
+	for (; at > 0 && hosts->list[at - 1].silent > new.silent; at--)
+		hosts->list[at] = hosts->list[at - 1];
+	hosts->list[at] = new;
+	hosts->n++;
 }
 
-/*
- * Those that were silent go to the end, the last one last. Otherwise the order stays.
- */
+/* Add the addresses of the last time for a host that has none now. */
 static void
-sort_addresses(Hosts *hosts)
+add_old(Hosts *hosts, const Hosts *old)
 {
-	for (int i = 1; i < hosts->n; i++)
-	{
-		Address		this = hosts->list[i];
-		int			j = i;
+	int			n = hosts->n;
 
-		for (; j > 0 && hosts->list[j - 1].silent > this.silent; j--)
-			hosts->list[j] = hosts->list[j - 1];
-		hosts->list[j] = this;
+	for (int i = 0; i < old->n; i++)
+	{
+		bool		has_new = false;
+
+		for (int j = 0; j < n && !has_new; j++)
+			has_new = strcmp(hosts->list[j].host, old->list[i].host) == 0;
+		if (!has_new)
+			add_address(hosts, old, old->list[i]);
 	}
 }
 
-/*
- * Find the addresses of the hosts, which are given as in a connection string.
- */
-WaitResult
-hosts_find(Hosts *hosts, const char *host, const char *address, const char *port, Time until, StopWaiting stop)
+/* Add what the name server says by that time. */
+static Outcome
+ask_name_server(Hosts *hosts, const Hosts *old, Hosts *specs, Time until, StopWaiting stop)
 {
+	Helper		helper = helper_start(look_up, specs);
+	int			helper_errno = errno;
+	Answer		answer;
+	Outcome		outcome;
+
+	while ((outcome = wait_for_one(helper.fd, POLLIN, helper.pid > 0 ? until : 0, stop)) == DONE &&
+		   read(helper.fd, &answer, sizeof(answer)) == sizeof(answer))
+	{
+		if (answer.error[0] == '\0')
+			add_address(hosts, old, answer.address);
+		else
+			snprintf(hosts->error, sizeof(hosts->error),
+					 "could not translate host name \"%s\" to address: %s", answer.address.host,
+					 answer.error);
+	}
+	if (helper.pid == 0)
+		snprintf(hosts->error, sizeof(hosts->error), "could not start a process: %s",
+				 strerror(helper_errno));
+	else if (outcome != DONE || (hosts->n == 0 && hosts->error[0] == '\0'))
+		strlcpy(hosts->error, "the name server does not answer", sizeof(hosts->error));
+	helper_end(&helper);
+	return outcome;
+}
+
+/* Find the addresses of the hosts, which are given as in a connection string. */
+Outcome
+hosts_find(Hosts *hosts, const char *host, const char *address, const char *port, Time until,
+		   StopWaiting stop)
+{
+	const Hosts none = {0};
 	Hosts		specs = {0};
 	Hosts		old = *hosts;
-	char	   *lines = NULL;
 	bool		any_name = false;
-	WaitResult	result = WAIT_READY;
+	Outcome		outcome = DONE;
 
+	*hosts = (Hosts) {.silences = old.silences};
 	for (int i = 0; i < list_length(address ? address : host); i++)
 	{
-		Address		spec = {
-			.host = element(host, i, DEFAULT_PGSOCKET_DIR),
-			.address = element(address, i, NULL),
-			.port = element(port, i, DEF_PGPORT_STR)
-		};
+		Address		spec = {.silent = 0};
 
-		add_address(&specs, &old, &spec, spec.address);
+		copy_element(spec.host, sizeof(spec.host), host, i, DEFAULT_PGSOCKET_DIR);
+		copy_element(spec.address, sizeof(spec.address), address, i, "");
+		copy_element(spec.port, sizeof(spec.port), port, i, DEF_PGPORT_STR);
 		any_name |= is_name(&spec);
-		free(spec.host);
-		free(spec.address);
-		free(spec.port);
+		add_address(&specs, &none, spec);
 	}
+	for (int i = 0; i < specs.n && !any_name; i++)
+		add_address(hosts, &old, specs.list[i]);
 	if (any_name)
-		result = ask_name_server(&specs, until, stop, &lines);
-
-	free(old.error);
-	*hosts = (Hosts) {.silences = old.silences};
-	for (int i = 0; i < specs.n; i++)
-	{
-		if (is_name(&specs.list[i]))
-			add_name(hosts, &old, &specs.list[i], i, lines);
-		else
-			add_address(hosts, &old, &specs.list[i], specs.list[i].address);
-	}
-	sort_addresses(hosts);
-	free_addresses(&specs);
-	free_addresses(&old);
-	free(lines);
-	return result;
+		outcome = ask_name_server(hosts, &old, &specs, until, stop);
+	add_old(hosts, &old);
+	free(specs.list);
+	free(old.list);
+	return outcome;
 }
 
-/*
- * This one was silent.
- */
+/* This one was silent: it goes to the end, until the next one is. */
 void
 hosts_silent(Hosts *hosts, const Address *address)
 {
 	hosts->silences++;
 	for (int i = 0; i < hosts->n; i++)
 	{
-		if (is_same_address(&hosts->list[i], address))
+		if (is_same(&hosts->list[i], address))
 			hosts->list[i].silent = hosts->silences;
 	}
 }

@@ -14,21 +14,16 @@
  *
  * An answer can get lost after the server has granted the lease. So the request
  * is repeated with the same owner, and "renew": then it is granted to the owner who
- * has it. The first request says "refuse", since an owner that the user chose
- * may have the lease elsewhere.
+ * has it. An owner that the user chose may have it elsewhere, and would run twice
+ * that way. Then the request is repeated as the first one, with "refuse": if the
+ * lost answer was a grant, that has to end first.
  *
  * Everything is one statement in a transaction of its own, without session
  * state, so that it works through a pooler of connections.
  *
  *-------------------------------------------------------------------------
  */
-#include "postgres_fe.h"
-
-#include "command.h"
-#include "lease.h"
-
-/* How long the server may be silent while nothing is at stake. */
-#define PATIENCE		(10 * SECOND)
+#include "lease_run.h"
 
 /* How often a waiter sees whether the server is still there. */
 #define HEARTBEAT		(30 * SECOND)
@@ -38,6 +33,38 @@
 
 /* How often the answer may come too late to run the command. */
 #define MAX_LATE		3
+
+#define FIND_SCHEMA \
+	"SELECT pg_catalog.quote_ident(n.nspname) FROM pg_catalog.pg_extension AS e " \
+	"JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) e.extnamespace " \
+	"WHERE e.extname OPERATOR(pg_catalog.=) 'lease_lock'"
+
+/* Of the parameters of a request, the fourth is the wait. */
+#define REQUEST \
+	"SELECT granted, token, pg_catalog.to_char((expires_at OPERATOR(pg_catalog.-) $2::interval) " \
+	"AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), " \
+	"reason, blocked_by, extract(epoch FROM blocked_for) " \
+	"FROM %s.lease_request($1::text, $2::interval, $3::text, $4::interval, "
+
+/*
+ * Where the role has a statement_timeout, a wait takes half of that at most, so that it is not
+ * cancelled.
+ */
+#define WAIT_IN_LINE \
+	"CALL %s.lease_wait($1::text, $2::interval, $3::text, LEAST($4::interval, " \
+	"CASE WHEN pg_catalog.current_setting('statement_timeout') OPERATOR(pg_catalog.<>) '0' " \
+	"THEN pg_catalog.current_setting('statement_timeout')::interval OPERATOR(pg_catalog./) 2 END), "
+
+#define OTHER_PARAMS \
+	"mode => $5::text, permits => $6::integer, if_own => $7::text, min_hold => $8::interval, " \
+	"payload => $9::jsonb)"
+
+#define RENEW	"SELECT %s.lease_renew($1::text, $2::interval, $3::text, $4::bigint)"
+
+#define RELEASE_AT_ONCE \
+	"SELECT %s.lease_release($1::text, $2::text) AND g.token OPERATOR(pg_catalog.=) $3::bigint " \
+	"FROM %s.lease_request($1::text, $4::interval, $2::text, mode => $5::text, " \
+	"permits => $6::integer, if_own => 'renew', min_hold => '0') AS g WHERE g.granted"
 
 typedef char Interval[40];
 
@@ -58,9 +85,7 @@ lease_end_times(const Lease *lease)
 	return times;
 }
 
-/*
- * The lease does not end before.
- */
+/* The lease does not end before. */
 Time
 lease_ends_at(const Lease *lease)
 {
@@ -68,8 +93,9 @@ lease_ends_at(const Lease *lease)
 }
 
 /*
- * The time between a renewal and the signal to the command, if no other renewal follows. A renewal is sent after a third
- * of it. A silent server is given up after another sixth. So there is time for an outage of a third.
+ * The time between a renewal and the signal to the command, if no other renewal follows. A renewal
+ * is sent after a third of it. A silent server is given up after another sixth. So there is time
+ * for an outage of a third.
  */
 static Time
 usable_time(const Options *options)
@@ -83,62 +109,56 @@ renewal_due(const Lease *lease)
 	return lease->counts_from + usable_time(lease->options) / 3;
 }
 
-/*
- * How long the server may be silent while the lease is held.
- */
+/* How long the server may be silent while the lease is held. */
 static Time
 patience(const Lease *lease)
 {
 	return Min(usable_time(lease->options) / 6, PATIENCE);
 }
 
-/*
- * The schema of the extension: it need not be in the search_path. Without the extension, the one that the user names.
- * Never one that anybody else can make.
- */
-static LeaseAnswer
-find_schema(Lease *lease, Time until, StopWaiting stop)
+/* There is the extension, and --schema, or neither. */
+static Outcome
+has_no_schema(Lease *lease)
 {
 	const char *given = lease->options->schema;
-	PGresult   *result = connection_ask(&lease->connection,
-										"SELECT pg_catalog.quote_ident(n.nspname) FROM pg_catalog.pg_extension AS e "
-										"JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) e.extnamespace "
-										"WHERE e.extname OPERATOR(pg_catalog.=) 'lease_lock'",
-										0, NULL, until, stop);
-	bool		found = connection_has_rows(&lease->connection, result);
-	const char *database = lease->connection.pg ? PQdb(lease->connection.pg) : "";
+	const char *what = given ? "has the extension lease_lock, and --schema names other functions"
+		: "does not have the extension lease_lock";
+	char	   *error = psprintf("the database \"%s\" %s", PQdb(lease->connection.pg), what);
 
-	if (found && PQntuples(result) == 0 && given == NULL)
-	{
-		lease_error("the database \"%s\" does not have the extension lease_lock", database);
-		pg_log_error_hint("Run CREATE EXTENSION lease_lock there, choose another database with --dbname, or name the "
-						  "schema of the portable edition with --schema.");
-		leave(EXIT_NO_SERVER);
-	}
-	if (found && PQntuples(result) > 0 && given != NULL)
-	{
-		lease_error("the database \"%s\" has the extension lease_lock, and --schema names other functions", database);
-		pg_log_error_hint("Leases of both do not exclude each other. Omit --schema to use the extension.");
-		leave(EXIT_NO_SERVER);
-	}
-	if (found && given != NULL)
-	{
-		char	   *quoted = PQescapeIdentifier(lease->connection.pg, given, strlen(given));
-
-		lease->schema = quoted ? pg_strdup(quoted) : NULL;
-		PQfreemem(quoted);
-	}
-	else if (found)
-		lease->schema = pg_strdup(PQgetvalue(result, 0, 0));
-	PQclear(result);
-	if (lease->schema == NULL && connection_is_busy(&lease->connection))
-		return LEASE_INTERRUPTED;
-	return lease->schema ? LEASE_GRANTED : LEASE_NO_ANSWER;
+	connection_note_error(&lease->connection, error, "", ERROR_NOT_AGAIN);
+	lease->hint = given ? "Leases of both do not exclude each other. Omit --schema."
+		: "Run CREATE EXTENSION lease_lock there, choose another database with --dbname, or name "
+		"the schema of the portable edition with --schema.";
+	free(error);
+	return TOO_LATE;
 }
 
 /*
- * After an error: has the extension moved to another schema? That is looked up once.
+ * The schema of the extension: it need not be in the search_path. Without the extension, the one
+ * that the user names. Never one that anybody else can make.
  */
+static Outcome
+find_schema(Lease *lease, Time until, StopWaiting stop)
+{
+	Connection *connection = &lease->connection;
+	const char *given = lease->options->schema;
+	Outcome		outcome = connection_ask(connection, FIND_SCHEMA, 0, NULL, until, stop);
+
+	if (outcome != DONE)
+		return outcome;
+	if ((PQntuples(connection->rows) > 0) == (given != NULL))
+		return has_no_schema(lease);
+	if (given == NULL)
+		lease->schema = pg_strdup(PQgetvalue(connection->rows, 0, 0));
+	else
+		lease->schema = PQescapeIdentifier(connection->pg, given, strlen(given));
+	if (lease->schema != NULL)
+		return DONE;
+	connection_note_error(connection, PQerrorMessage(connection->pg), "", ERROR_NOT_AGAIN);
+	return TOO_LATE;
+}
+
+/* After an error: has the extension moved to another schema? That is looked up once. */
 static bool
 may_have_moved(Lease *lease)
 {
@@ -158,93 +178,119 @@ may_have_moved(Lease *lease)
 }
 
 /*
- * Have an open connection by that time. LEASE_GRANTED if there is one.
+ * Ask the server, over a new connection if there is none. In the statement, %s is the schema. The
+ * server may take until that time, but each step "patience" at most.
  */
-static LeaseAnswer
-need_connection(Lease *lease, Time until, Time how_patient, StopWaiting stop)
+static Outcome
+ask(Lease *lease, const char *statement, int nparams, const char *const *params, Time until,
+	Time patience, StopWaiting stop)
 {
 	Connection *connection = &lease->connection;
+	Time		how_patient = Min(patience, PATIENCE);
+	Outcome		outcome = DONE;
+	char	   *sql;
 
-	if (connection->is_open && connection_is_busy(connection))
+	if (connection_is_busy(connection))
 		connection_close(connection);
 	if (!connection->is_open)
-	{
-		WaitResult	result = connection_open(connection, until, how_patient, stop);
+		outcome = connection_open(connection, until, how_patient, stop);
+	if (outcome == DONE && lease->schema == NULL)
+		outcome = find_schema(lease, clock_now() + how_patient, stop);
+	if (outcome != DONE)
+		return outcome;
 
-		if (result == WAIT_INTERRUPTED)
-			return LEASE_INTERRUPTED;
-		if (result != WAIT_READY)
-		{
-			lease_step("not connected: %s", connection->error);
-			return LEASE_NO_ANSWER;
-		}
-		lease_step("connected to server %s, port %s, process %d", PQhost(connection->pg),
-				   PQport(connection->pg), PQbackendPID(connection->pg));
-	}
-	if (lease->schema == NULL)
-		return find_schema(lease, Min(until, clock_now() + how_patient), stop);
-	return LEASE_GRANTED;
+	sql = psprintf(statement, lease->schema, lease->schema);
+	signals_do_not_exit();
+	lease->sent = clock_now();
+	until = Min(clock_after(lease->sent, patience), Max(until, lease->sent + SECOND));
+	outcome = connection_ask(connection, sql, nparams, params, until, stop);
+	free(sql);
+	if (outcome == DONE)
+		lease->schema_is_new = false;
+	return outcome;
+}
+
+/* The lease may be held, and that is not known. */
+static void
+note_uncertainty(Lease *lease)
+{
+	if (lease->options->owner_is_unique)
+		lease->is_uncertain = true;
+	else
+		lease->may_be_own = true;
+}
+
+/* Ask for the lease, or wait for it. */
+static Outcome
+request(Lease *lease, const char *statement, Time wait, Time until, Time patience)
+{
+	const Options *options = lease->options;
+	Interval	ttl,
+				how_long,
+				min_hold;
+	const char *params[] = {
+		options->resource, interval(options->ttl, ttl), options->owner,
+		wait == TIME_FOREVER ? NULL : interval(wait, how_long),
+		options->mode, options->permits, lease->is_uncertain ? "renew" : "refuse",
+		options->min_hold >= 0 ? interval(options->min_hold, min_hold) : NULL, options->payload
+	};
+	Outcome		outcome = ask(lease, statement, lengthof(params), params, until, patience,
+							  signals_stop);
+
+	if (outcome == DONE && !connection_says_yes(&lease->connection))
+		return REFUSED;
+	if (outcome == TOO_LATE && lease->connection.action == ERROR_UNKNOWN)
+		note_uncertainty(lease);
+	return outcome == TOO_LATE && signals_caught() != 0 ? INTERRUPTED : outcome;
 }
 
 static void
-remember_why_taken(Lease *lease, PGresult *result)
+note_why_taken(Lease *lease)
 {
-	const char *reason = PQgetvalue(result, 0, 3);
-	char	   *owner = PQgetisnull(result, 0, 4) ? NULL : message_name(PQgetvalue(result, 0, 4));
+	const PGresult *rows = lease->connection.rows;
+	const char *reason = PQgetvalue(rows, 0, 3);
+	char	   *owner = message_name(PQgetvalue(rows, 0, 4));
+	const char *left = PQgetvalue(rows, 0, 5);
 
 	free(lease->why_taken);
+	lease->may_be_own &= strcmp(reason, "own") == 0;
 	if (strcmp(reason, "failover") == 0)
-		lease->why_taken = pg_strdup("not granted yet: the server became the primary a short time ago (lease_lock.failover_wait)");
+		lease->why_taken = pg_strdup("not granted yet: the server became the primary a short time "
+									 "ago (lease_lock.failover_wait)");
 	else if (strcmp(reason, "queue") == 0)
 		lease->why_taken = pg_strdup("taken: others have waited for it for longer");
+	else if (lease->may_be_own)
+		lease->why_taken = pg_strdup("taken by the same owner; that may be a grant whose answer "
+									 "was lost, which ends after its ttl");
 	else if (strcmp(reason, "own") == 0)
 		lease->why_taken = pg_strdup("taken by the same owner; choose another name with --owner");
-	else if (owner != NULL && !PQgetisnull(result, 0, 5))
-		lease->why_taken = psprintf("taken by \"%s\", for another %s s unless that renews or releases it", owner,
-									PQgetvalue(result, 0, 5));
+	else if (owner[0] != '\0' && left[0] != '\0')
+		lease->why_taken = psprintf("taken by \"%s\", for another %s s unless that renews or "
+									"releases it", owner, left);
 	else
-		lease->why_taken = owner != NULL ? psprintf("taken by \"%s\"", owner) : pg_strdup("taken");
+		lease->why_taken = owner[0] ? psprintf("taken by \"%s\"", owner) : pg_strdup("taken");
 	free(owner);
 }
 
 static void
-note_grant(Lease *lease, PGresult *result, Time sent)
+note_grant(Lease *lease)
 {
+	const PGresult *rows = lease->connection.rows;
+
 	free(lease->token);
 	free(lease->granted_at);
-	lease->token = pg_strdup(PQgetvalue(result, 0, 1));
-	lease->granted_at = pg_strdup(PQgetvalue(result, 0, 2));
-	lease->counts_from = sent;
+	lease->token = pg_strdup(PQgetvalue(rows, 0, 1));
+	lease->granted_at = pg_strdup(PQgetvalue(rows, 0, 2));
+	lease->counts_from = lease->sent;
 	lease_step("granted, token %s, ends in %.3f s unless it is renewed", lease->token,
 			   clock_seconds(lease_ends_at(lease) - clock_now()));
 }
 
 /*
- * How long the server may take for an answer before the command, if lease_run gives up at that time.
+ * A grant that did not wait for the standby is none: a failover may lose it. It is released, and
+ * the caller asks again.
  */
-static Time
-answer_until(Time limit)
-{
-	return Min(Max(limit, clock_now() + SECOND), clock_now() + PATIENCE);
-}
-
-/*
- * After a request without rows.
- */
-static LeaseAnswer
-has_no_answer(Lease *lease)
-{
-	if (signals_caught() != 0)
-		return LEASE_INTERRUPTED;
-	lease->is_uncertain |= lease->connection.action == ERROR_UNKNOWN;
-	return LEASE_NO_ANSWER;
-}
-
-/*
- * A grant that did not wait for the standby is none: a failover may lose it. It is released, and the caller
- * asks again.
- */
-static LeaseAnswer
+static Outcome
 undo_grant(Lease *lease)
 {
 	char	   *error = pg_strdup(lease->connection.error);
@@ -252,105 +298,47 @@ undo_grant(Lease *lease)
 	(void) lease_release(lease, false);
 	free(lease->token);
 	lease->token = NULL;
-	lease->is_uncertain = lease->options->owner_is_unique;
-	free(lease->connection.error);
-	lease->connection.error = error;
-	lease->connection.action = ERROR_AGAIN;
-	return signals_caught() != 0 ? LEASE_INTERRUPTED : LEASE_NO_ANSWER;
+	lease->is_uncertain = false;
+	note_uncertainty(lease);
+	connection_note_error(&lease->connection, error, "", ERROR_AGAIN);
+	free(error);
+	return signals_caught() != 0 ? INTERRUPTED : TOO_LATE;
 }
 
-/*
- * Ask for the lease, without waiting for it.
- */
-static LeaseAnswer
+/* Ask for the lease, without waiting for it. The server may take until about that time. */
+static Outcome
 ask_for_lease(Lease *lease, Time limit)
 {
-	const Options *options = lease->options;
-	Interval	ttl,
-				min_hold;
-	const char *params[] = {
-		options->resource, interval(options->ttl, ttl), options->owner, options->mode, options->permits,
-		lease->is_uncertain ? "renew" : "refuse",
-		options->min_hold >= 0 ? interval(options->min_hold, min_hold) : NULL, options->payload
-	};
-	LeaseAnswer answer = need_connection(lease, Max(limit, clock_now() + SECOND), PATIENCE, signals_stop);
-	Time		sent;
-	PGresult   *result;
-	char	   *sql;
+	Outcome		outcome;
 
-	if (answer != LEASE_GRANTED)
-		return answer;
-	sql = psprintf("SELECT granted, token, pg_catalog.to_char((expires_at OPERATOR(pg_catalog.-) $2::interval) "
-				   "AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), "
-				   "reason, blocked_by, extract(epoch FROM blocked_for) "
-				   "FROM %s.lease_request($1::text, $2::interval, $3::text, mode => $4::text, permits => $5::integer, "
-				   "if_own => $6::text, min_hold => $7::interval, payload => $8::jsonb)", lease->schema);
-	signals_do_not_exit();
-	lease_step("asking, for %g s", clock_seconds(options->ttl));
-	sent = clock_now();
-	result = connection_ask(&lease->connection, sql, lengthof(params), params, answer_until(limit), signals_stop);
-	free(sql);
-	if (!connection_has_rows(&lease->connection, result))
-	{
-		PQclear(result);
-		return has_no_answer(lease);
-	}
-	lease->schema_is_new = false;
-	answer = PQgetvalue(result, 0, 0)[0] == 't' ? LEASE_GRANTED : LEASE_REFUSED;
-	if (answer == LEASE_GRANTED)
-		note_grant(lease, result, sent);
-	else
-		remember_why_taken(lease, result);
-	PQclear(result);
-	return answer == LEASE_GRANTED && lease->connection.not_replicated ? undo_grant(lease) : answer;
+	lease_step("asking, for %g s", clock_seconds(lease->options->ttl));
+	outcome = request(lease, REQUEST OTHER_PARAMS, 0, Max(limit, clock_now() + SECOND), PATIENCE);
+	if (outcome == REFUSED)
+		note_why_taken(lease);
+	if (outcome != DONE)
+		return outcome;
+	note_grant(lease);
+	return lease->connection.not_replicated ? undo_grant(lease) : DONE;
 }
 
 /*
- * Wait for the lease in the server, until that time. LEASE_GRANTED if it was acquired. Where the role has a statement_timeout, it waits
- * for half of that at most, so that the wait is not cancelled; LEASE_REFUSED then, and the caller comes again.
+ * Wait for the lease in the server, until that time. DONE if it was acquired; REFUSED if the caller
+ * must come again.
  */
-static LeaseAnswer
+static Outcome
 wait_in_line(Lease *lease, Time limit)
 {
-	const Options *options = lease->options;
-	Connection *connection = &lease->connection;
 	Time		wait = limit == TIME_FOREVER ? TIME_FOREVER : Max(limit - clock_now(), 0);
-	Interval	ttl,
-				how_long,
-				min_hold;
-	const char *params[] = {
-		options->resource, interval(options->ttl, ttl), options->owner,
-		wait == TIME_FOREVER ? NULL : interval(wait, how_long), options->mode, options->permits,
-		lease->is_uncertain ? "renew" : "refuse",
-		options->min_hold >= 0 ? interval(options->min_hold, min_hold) : NULL, options->payload
-	};
-	char	   *sql = psprintf("CALL %s.lease_wait($1::text, $2::interval, $3::text, "
-							   "LEAST($4::interval, CASE WHEN pg_catalog.current_setting('statement_timeout') "
-							   "OPERATOR(pg_catalog.<>) '0' THEN pg_catalog.current_setting('statement_timeout')::interval "
-							   "OPERATOR(pg_catalog./) 2 END), "
-							   "mode => $5::text, permits => $6::integer, if_own => $7::text, "
-							   "min_hold => $8::interval, payload => $9::jsonb)", lease->schema);
-	PGresult   *result;
-	LeaseAnswer answer;
+	Outcome		outcome;
 
-	if (wait == TIME_FOREVER)
-		lease_step("waiting: %s", lease->why_taken);
-	else
-		lease_step("waiting, for %g s: %s", clock_seconds(wait), lease->why_taken);
-	connection->heartbeat = Min(options->ttl, HEARTBEAT);
-	connection->heartbeat_patience = PATIENCE;
-	result = connection_ask(connection, sql, lengthof(params), params,
-							clock_after(clock_now(), clock_after(wait, PATIENCE)), signals_stop);
-	connection->heartbeat = 0;
-	free(sql);
-	if (connection_has_rows(connection, result))
-		answer = PQgetvalue(result, 0, 0)[0] == 't' ? LEASE_GRANTED : LEASE_REFUSED;
-	else
-		answer = has_no_answer(lease);
-	PQclear(result);
+	lease_step("waiting: %s", lease->why_taken);
+	lease->connection.heartbeat = Min(lease->options->ttl, HEARTBEAT);
+	outcome = request(lease, WAIT_IN_LINE OTHER_PARAMS, wait, clock_after(limit, PATIENCE),
+					  clock_after(wait, PATIENCE));
+	lease->connection.heartbeat = 0;
 	/* The request that follows renews it, and waits for the standby if this one did not. */
-	lease->is_uncertain |= answer == LEASE_GRANTED;
-	return answer;
+	lease->is_uncertain |= outcome == DONE;
+	return outcome;
 }
 
 pg_noreturn static void
@@ -358,30 +346,29 @@ fail_request(Lease *lease)
 {
 	const char *state = lease->connection.sqlstate;
 
-	lease_error("%s", lease->connection.error);
 	if (strcmp(state, "42501") == 0)
-		pg_log_error_hint("Connect as a role that may call lease_request().");
-	else if (state[0] == '\0' || strncmp(state, "28", 2) == 0 || strncmp(state, "3D", 2) == 0)
-		pg_log_error_hint("The command was not run. Check the connection options.");
+		lease->hint = "Connect as a role that may call lease_request().";
+	else if (lease->hint == NULL &&
+			 (state[0] == '\0' || strncmp(state, "28", 2) == 0 || strncmp(state, "3D", 2) == 0))
+		lease->hint = "The command was not run. Check the connection options.";
+	lease_error("%s", lease->connection.error);
+	if (lease->hint != NULL)
+		pg_log_error_hint("%s", lease->hint);
 	leave(strncmp(state, "22", 2) == 0 ? EXIT_USAGE : EXIT_NO_SERVER);
 }
 
-/*
- * The server answers, but too late for this ttl: the lease would be over soon, and is given back.
- */
+/* The server answers, but too late for this ttl: the lease is given back. */
 pg_noreturn static void
 fail_late(Lease *lease, Time took)
 {
 	(void) lease_release(lease, false);
-	lease_error("the server takes %.1f s for an answer, which is too long for a ttl of %g s", clock_seconds(took),
-				clock_seconds(lease->options->ttl));
+	lease_error("the server takes %.1f s for an answer, which is too long for a ttl of %g s",
+				clock_seconds(took), clock_seconds(lease->options->ttl));
 	pg_log_error_hint("The command was not run. Use a longer --ttl.");
 	leave(EXIT_NO_SERVER);
 }
 
-/*
- * Once for each reason: in a long outage, the same one comes again and again.
- */
+/* Once for each reason: in a long outage, the same one comes again and again. */
 static void
 warn_once(Lease *lease, const char *before, const char *after)
 {
@@ -396,18 +383,14 @@ warn_once(Lease *lease, const char *before, const char *after)
 	last = pg_strdup(error);
 }
 
-/*
- * A pause that is not the same on all hosts: they all lost the same server.
- */
-static WaitResult
+/* A pause that is not the same on all hosts: they all lost the same server. */
+static Outcome
 pause_for(Time length, StopWaiting stop)
 {
 	return wait_until(clock_now() + length / 2 + clock_now() % Max(length, 1), stop);
 }
 
-/*
- * Until when to wait for a server. "answered" is when one did.
- */
+/* Until when to wait for a server. "answered" is when one did. */
 static Time
 server_limit(const Options *options, Time answered, Time give_up_at)
 {
@@ -416,10 +399,32 @@ server_limit(const Options *options, Time answered, Time give_up_at)
 	return options->wait > 0 ? Min(limit, give_up_at) : limit;
 }
 
-/*
- * Acquire the lease, and wait for it and for the server as the options say.
- */
-LeaseAnswer
+/* After an error: pause, and DONE if the caller may ask again. */
+static Outcome
+try_again(Lease *lease, Time limit)
+{
+	if (may_have_moved(lease))
+		return DONE;
+	if (lease->connection.action == ERROR_NOT_AGAIN)
+		fail_request(lease);
+	if (clock_now() >= limit)
+		return TOO_LATE;
+	warn_once(lease, "no answer", "asking again");
+	return pause_for(PAUSE, signals_stop) == INTERRUPTED ? INTERRUPTED : DONE;
+}
+
+/* The lease is taken when there is no time left. */
+static Outcome
+give_up_taken(Lease *lease)
+{
+	if (!lease->may_be_own)
+		return REFUSED;
+	connection_note_error(&lease->connection, lease->why_taken, "", ERROR_UNKNOWN);
+	return TOO_LATE;
+}
+
+/* Acquire the lease, and wait for it and for the server as the options say. */
+Outcome
 lease_acquire(Lease *lease)
 {
 	const Options *options = lease->options;
@@ -430,192 +435,152 @@ lease_acquire(Lease *lease)
 	for (;;)
 	{
 		Time		asked = clock_now();
-		LeaseAnswer answer = ask_for_lease(lease, server_limit(options, answered, give_up_at));
+		Outcome		outcome = ask_for_lease(lease, server_limit(options, answered, give_up_at));
 
-		if (answer == LEASE_GRANTED && signals_caught() != 0)
-			return LEASE_INTERRUPTED;
+		if (outcome == DONE && signals_caught() != 0)
+			return INTERRUPTED;
 		/* If the answer came late, renew the lease before the command begins. */
-		if (answer == LEASE_GRANTED && clock_now() < renewal_due(lease))
-			return LEASE_GRANTED;
-		if (answer == LEASE_GRANTED)
+		if (outcome == DONE && clock_now() < renewal_due(lease))
+			return DONE;
+		if (outcome == DONE)
 		{
 			if (++late == MAX_LATE)
 				fail_late(lease, clock_now() - asked);
 			lease->is_uncertain = true;
-			continue;
 		}
-		if (answer == LEASE_REFUSED)
+		if (outcome == REFUSED)
 		{
 			lease->is_uncertain = false;
 			if (clock_now() >= give_up_at)
-				return LEASE_REFUSED;
-			answer = wait_in_line(lease, give_up_at);
+				return give_up_taken(lease);
+			outcome = wait_in_line(lease, give_up_at);
 			answered = clock_now();
 		}
-		if (answer == LEASE_INTERRUPTED)
-			return LEASE_INTERRUPTED;
-		if (answer != LEASE_NO_ANSWER || may_have_moved(lease))
-			continue;
-		if (lease->connection.needs_password)
-			return LEASE_NO_ANSWER;
-		if (lease->connection.action == ERROR_NOT_AGAIN)
-			fail_request(lease);
-		if (clock_now() >= server_limit(options, answered, give_up_at))
-			return LEASE_NO_ANSWER;
-		warn_once(lease, "no answer", "asking again");
-		if (pause_for(PAUSE, signals_stop) == WAIT_INTERRUPTED)
-			return LEASE_INTERRUPTED;
+		if (outcome == TOO_LATE)
+			outcome = try_again(lease, server_limit(options, answered, give_up_at));
+		if (outcome == TOO_LATE || outcome == INTERRUPTED)
+			return outcome;
 	}
 }
 
-/*
- * Renew the lease once.
- */
-static LeaseAnswer
+/* Renew the lease once. */
+static Outcome
 renew(Lease *lease)
 {
 	const Options *options = lease->options;
 	Interval	ttl;
-	const char *params[] = {options->resource, interval(options->ttl, ttl), options->owner, lease->token};
-	LeaseAnswer answer = need_connection(lease, lease_end_times(lease).signal_at, patience(lease), command_stop_working);
-	Time		sent = clock_now();
-	PGresult   *result;
-	char	   *sql;
+	const char *params[] = {
+		options->resource, interval(options->ttl, ttl), options->owner, lease->token
+	};
+	Outcome		outcome = ask(lease, RENEW, lengthof(params), params,
+							  lease_end_times(lease).signal_at, patience(lease),
+							  command_stop_working);
 
-	if (answer != LEASE_GRANTED)
-		return answer;
-	sql = psprintf("SELECT %s.lease_renew($1::text, $2::interval, $3::text, $4::bigint)", lease->schema);
-	result = connection_ask(&lease->connection, sql, lengthof(params), params,
-							sent + patience(lease), command_stop_working);
-	free(sql);
-	if (connection_has_rows(&lease->connection, result))
-	{
-		answer = PQgetvalue(result, 0, 0)[0] == 't' ? LEASE_GRANTED : LEASE_REFUSED;
-		lease->schema_is_new = false;
-		if (answer == LEASE_GRANTED && lease->connection.not_replicated)
-			answer = LEASE_NO_ANSWER;
-		else if (answer == LEASE_GRANTED)
-			lease->counts_from = sent;
-	}
-	else
-		answer = connection_is_busy(&lease->connection) ? LEASE_INTERRUPTED : LEASE_NO_ANSWER;
-	PQclear(result);
-	return answer;
+	if (outcome != DONE)
+		return outcome;
+	if (!connection_says_yes(&lease->connection))
+		return REFUSED;
+	if (lease->connection.not_replicated)
+		return TOO_LATE;
+	lease->counts_from = lease->sent;
+	lease_step("renewed, ends in %.3f s", clock_seconds(lease_ends_at(lease) - clock_now()));
+	return DONE;
 }
 
 /*
  * Wait until a renewal is due, or the connection is lost, and renew the lease. If that does not
  * work, wait for a moment: the caller calls again.
  */
-LeaseAnswer
+Outcome
 lease_keep(Lease *lease)
 {
-	LeaseAnswer answer;
+	Outcome		outcome;
+	char	   *left;
 
-	if (lease->connection.is_open &&
-		connection_watch(&lease->connection, renewal_due(lease), command_stop_working) == WAIT_INTERRUPTED)
-		return LEASE_INTERRUPTED;
-	answer = renew(lease);
-	if (answer == LEASE_GRANTED)
-		lease_step("renewed, ends in %.3f s", clock_seconds(lease_ends_at(lease) - clock_now()));
-	else if (answer == LEASE_NO_ANSWER && !may_have_moved(lease))
-	{
-		char	   *left = psprintf("trying again; it ends in %.1f s", clock_seconds(lease_ends_at(lease) - clock_now()));
-
-		warn_once(lease, "not renewed", left);
-		free(left);
-		pause_for(Min(lease->options->ttl / 30, PAUSE), command_stop_working);
-	}
-	return answer;
+	if (lease->connection.is_open && connection_watch(&lease->connection, renewal_due(lease),
+													  command_stop_working) == INTERRUPTED)
+		return INTERRUPTED;
+	outcome = renew(lease);
+	if (outcome != TOO_LATE || may_have_moved(lease))
+		return outcome;
+	left = psprintf("trying again; it ends in %.1f s",
+					clock_seconds(lease_ends_at(lease) - clock_now()));
+	warn_once(lease, "not renewed", left);
+	free(left);
+	pause_for(Min(lease->options->ttl / 30, PAUSE), command_stop_working);
+	return outcome;
 }
 
-/*
- * Release the lease with one statement. With "at_once", min_hold does not count.
- */
-static LeaseAnswer
+/* Release the lease with one statement. With "at_once", min_hold does not count. */
+static Outcome
 release_once(Lease *lease, bool at_once, Time until)
 {
 	const Options *options = lease->options;
 	Interval	ttl;
 	const char *params[] = {
-		options->resource, options->owner, lease->token, interval(options->ttl, ttl), options->mode, options->permits
+		options->resource, options->owner, lease->token, interval(options->ttl, ttl), options->mode,
+		options->permits
 	};
-	int			nparams = at_once ? 6 : lease->token ? 3 : 2;
-	LeaseAnswer answer = LEASE_NO_ANSWER;
-	PGresult   *result;
-	char	   *sql;
+	const char *statement = lease->token ? "SELECT %s.lease_release($1::text, $2::text, $3::bigint)"
+		: "SELECT %s.lease_release($1::text, $2::text)";
+	Outcome		outcome;
 
 	if (at_once)
-		sql = psprintf("SELECT %s.lease_release($1::text, $2::text) AND g.token OPERATOR(pg_catalog.=) $3::bigint "
-					   "FROM %s.lease_request($1::text, $4::interval, $2::text, mode => $5::text, permits => $6::integer, "
-					   "if_own => 'renew', min_hold => '0') AS g WHERE g.granted", lease->schema, lease->schema);
-	else
-		sql = psprintf("SELECT %s.lease_release($1::text, $2::text%s)", lease->schema, lease->token ? ", $3::bigint" : "");
-	result = connection_ask(&lease->connection, sql, nparams, params, until, NULL);
-	free(sql);
-	if (connection_has_rows(&lease->connection, result))
-		answer = PQntuples(result) > 0 && PQgetvalue(result, 0, 0)[0] == 't' ? LEASE_GRANTED : LEASE_REFUSED;
-	PQclear(result);
-	return answer;
+		statement = RELEASE_AT_ONCE;
+	outcome = ask(lease, statement, at_once ? 6 : lease->token ? 3 : 2, params, until,
+				  patience(lease), NULL);
+	return outcome == DONE && !connection_says_yes(&lease->connection) ? REFUSED : outcome;
 }
 
-/*
- * Release the lease, of any token if none is known. Tries for a moment only: it ends by itself.
- */
-LeaseAnswer
+/* Release the lease, of any token if none is known. Tries for a moment only: it ends by itself. */
+Outcome
 lease_release(Lease *lease, bool at_once)
 {
 	Time		until = Min(clock_now() + PATIENCE, lease_ends_at(lease));
-	LeaseAnswer answer = LEASE_NO_ANSWER;
-	bool		is_repeated = false;	/* the first answer may have got lost after the release */
+	Outcome		outcome = TOO_LATE;
+	bool		is_repeated = false;	/* an answer may have got lost after the release */
 
 	/* The answer to a renewal that was on its way when the command ended. */
 	if (connection_is_busy(&lease->connection))
-		PQclear(connection_answer(&lease->connection, clock_now() + patience(lease), NULL));
+		(void) connection_answer(&lease->connection, clock_now() + patience(lease), NULL);
 
-	while (answer == LEASE_NO_ANSWER && clock_now() < until)
+	while (outcome == TOO_LATE && clock_now() < until)
 	{
-		if (need_connection(lease, until, patience(lease), NULL) == LEASE_GRANTED)
-		{
-			answer = release_once(lease, at_once, Min(clock_now() + patience(lease), until));
-			if (answer == LEASE_REFUSED && is_repeated)
-				answer = LEASE_GRANTED;
-			is_repeated |= lease->connection.action == ERROR_UNKNOWN;
-		}
-		if (answer == LEASE_NO_ANSWER && lease->connection.action == ERROR_NOT_AGAIN)
+		outcome = release_once(lease, at_once, until);
+		if (outcome != TOO_LATE || may_have_moved(lease))
+			continue;
+		if (lease->connection.action == ERROR_NOT_AGAIN)
 			break;
-		if (answer == LEASE_NO_ANSWER && !may_have_moved(lease))
-			wait_until(Min(clock_now() + PAUSE, until), NULL);
+		is_repeated |= lease->connection.action == ERROR_UNKNOWN;
+		wait_until(Min(clock_now() + PAUSE, until), NULL);
 	}
-	if (answer == LEASE_GRANTED)
+	if (outcome == REFUSED && is_repeated)
+		outcome = DONE;
+	if (outcome == DONE)
 		lease_step("released");
-	return answer;
+	return outcome;
 }
 
 /*
- * A signal ends lease_run while it waits for the lease, or it has given up: leave the queue, and release what may
- * have been granted. Returns LEASE_NO_ANSWER if that is not known.
+ * A signal ends lease_run while it waits for the lease, or it has given up: leave the queue, and
+ * release what may have been granted. TOO_LATE if that is not known.
  */
-LeaseAnswer
+Outcome
 lease_give_up(Lease *lease)
 {
 	Connection *connection = &lease->connection;
-	bool		is_held = lease->token != NULL || (lease->is_uncertain && lease->options->owner_is_unique);
+	bool		is_held = lease->token != NULL || lease->is_uncertain;
 
 	if (connection_is_busy(connection))
 	{
-		PGresult   *result;
-
 		connection_cancel(connection);
-		result = connection_answer(connection, clock_now() + PATIENCE, NULL);
-		if (result == NULL)
+		if (connection_answer(connection, clock_now() + PATIENCE, NULL) == DONE)
+			is_held |= PQnfields(connection->rows) > 1 && connection_says_yes(connection);
+		else if (connection->action == ERROR_UNKNOWN)
 			is_held |= lease->options->owner_is_unique;
-		else if (connection_has_rows(connection, result) && PQnfields(result) > 1)
-			is_held |= PQgetvalue(result, 0, 0)[0] == 't';
-		PQclear(result);
 	}
 	if (!is_held)
-		return LEASE_REFUSED;
+		return REFUSED;
 	lease->counts_from = clock_now();
 	return lease_release(lease, false);
 }

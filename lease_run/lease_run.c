@@ -6,77 +6,52 @@
  * The promise: the command, with all that it started, has ended before anybody
  * else can be granted the lease. It is kept by a process of its own
  * (watchdog.c), which runs the command, is told the time of each renewal and
- * otherwise depends on nothing. This process acquires, renews and releases the
- * lease (lease.c, by connection.c to one of hosts.c), hears of the command
- * (command.c) and forwards signals (signals.c). It sleeps in one place (wait.c).
+ * otherwise depends on nothing. It ends all descendants (descendants.c). This
+ * process acquires, renews and releases the lease (lease.c, by connection.c to
+ * one of hosts.c), hears of the command (command.c) and forwards signals
+ * (signals.c). It sleeps in one place (wait.c).
  *
  *-------------------------------------------------------------------------
  */
-#include "postgres_fe.h"
+#include "lease_run.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
-#include "command.h"
-#include "common/string.h"
-#include "lease.h"
 
-static void
-ask_for_password(Connection *connection)
-{
-	connection->password = simple_prompt("Password: ", false);
-}
-
-/*
- * A prompt needs a terminal; without one it would read the standard input, which is that of the command.
- */
-static bool
-may_ask_for_password(Connection *connection)
-{
-	return connection->password == NULL && connection->options->prompt != PROMPT_NEVER &&
-		connection->needs_password && access("/dev/tty", R_OK | W_OK) == 0;
-}
-
-/*
- * Leave nothing behind on the server: no waiter, and no lease of a request without an answer.
- */
+/* Leave nothing behind on the server: no waiter, and no lease of a request without an answer. */
 static void
 give_up(Lease *lease)
 {
-	if (lease_give_up(lease) == LEASE_NO_ANSWER)
-		lease_warning("the server does not answer; if it was granted in the last moment, it ends after its ttl");
+	if (lease_give_up(lease) == TOO_LATE)
+		lease_warning("the server does not answer; if it was granted in the last moment, it ends "
+					  "after its ttl");
 	connection_close(&lease->connection);
 }
 
-/*
- * Acquire the lease, or exit.
- */
+/* Acquire the lease, or exit. */
 static void
 acquire_or_exit(Lease *lease)
 {
-	LeaseAnswer answer;
 	char	   *error;
 
-	if (lease->options->prompt == PROMPT_ALWAYS)
-		ask_for_password(&lease->connection);
-	while ((answer = lease_acquire(lease)) == LEASE_NO_ANSWER && may_ask_for_password(&lease->connection))
-		ask_for_password(&lease->connection);
-
-	switch (answer)
+	switch (lease_acquire(lease))
 	{
-		case LEASE_GRANTED:
+		case DONE:
 			return;
-		case LEASE_REFUSED:
+		case REFUSED:
 			lease_warning("%s", lease->why_taken);
 			connection_close(&lease->connection);
 			leave(lease->options->conflict_exit_code);
-		case LEASE_NO_ANSWER:
+		case TOO_LATE:
 			error = pg_strdup(lease->connection.error);
 			if (lease->is_uncertain)
 				give_up(lease);
 			lease_error("%s", error);
-			pg_log_error_hint("The command was not run. Check the connection options and that the server is running.");
+			pg_log_error_hint("The command was not run. Check the connection options and that the "
+							  "server is running.");
 			leave(EXIT_NO_SERVER);
-		case LEASE_INTERRUPTED:
+		case INTERRUPTED:
 			give_up(lease);
 			signals_die_of(signals_caught());
 	}
@@ -84,88 +59,85 @@ acquire_or_exit(Lease *lease)
 
 /*
  * Renew the lease until the command, with all that it started, has ended. Returns why it was
- * ended, if it was: LEASE_REFUSED if the lease is lost, LEASE_NO_ANSWER if that cannot be excluded.
+ * ended, if it was: REFUSED if the lease is lost, TOO_LATE if that cannot be excluded.
  */
-static LeaseAnswer
+static Outcome
 keep_until_end(Lease *lease)
 {
-	LeaseAnswer answer = LEASE_GRANTED;
+	Outcome		outcome = DONE;
 
 	while (!command_stop_working())
 	{
 		EndTimes	times;
 
-		answer = lease_keep(lease);
+		outcome = lease_keep(lease);
 		times = lease_end_times(lease);
-		if (answer == LEASE_GRANTED)
+		if (outcome == DONE)
 			command_set_times(&times);
-		else if (answer == LEASE_REFUSED)
+		else if (outcome == REFUSED)
 		{
 			lease_error("lost: it was broken or taken over; ending the command");
 			times.signal_at = clock_now();
 			times.kill_at = Min(times.kill_at, times.signal_at + lease->options->kill_after);
 			command_end(&times);
-			return answer;
+			return outcome;
 		}
 	}
-	return answer;
+	return outcome;
 }
 
 /*
- * Release the lease after the command. Returns LEASE_REFUSED if it was lost before. If it cannot be released, it is only
- * kept for longer than needed.
+ * Release the lease after the command. Returns REFUSED if it was lost before. If it cannot be
+ * released, it is only kept for longer than needed.
  */
-static LeaseAnswer
+static Outcome
 release_and_report(Lease *lease, bool at_once)
 {
-	LeaseAnswer answer = lease_release(lease, at_once);
+	Outcome		outcome = lease_release(lease, at_once);
 
-	if (answer == LEASE_NO_ANSWER && clock_now() < lease_ends_at(lease))
+	if (outcome == TOO_LATE && clock_now() < lease_ends_at(lease))
 	{
 		lease_warning("not released: %s", lease->connection.error);
 		pg_log_warning_hint("It ends by itself, in %.1f s at most.",
 							clock_seconds(lease_ends_at(lease) - clock_now()));
 	}
-	return answer;
+	return outcome;
 }
 
-/*
- * After the command has ended: release the lease, and return the exit status.
- */
+/* After the command has ended: release the lease, and return the exit status. */
 static int
-finish(Lease *lease, LeaseAnswer why)
+finish(Lease *lease, Outcome why)
 {
-	int			status;
-	CommandEnd	end = command_result(&status);
+	int			status = command_status();
 
 	lease_step("the command has ended, exit status %d", status);
-	if (why == LEASE_REFUSED)
+	if (why == REFUSED)
 		return EXIT_LEASE_LOST;
-	if (end == COMMAND_WAS_ENDED)
+	if (command_was_ended())
 	{
 		lease_error("the command was ended, since the lease could not be renewed in time");
-		pg_log_error_detail("%s", lease->connection.error ? lease->connection.error : "lease_run was stopped.");
-		(void) release_and_report(lease, false);
+		pg_log_error_detail("%s", lease->connection.error ? lease->connection.error
+							: "lease_run was stopped.");
+		(void) release_and_report(lease, lease->options->retry_failed);
 		return EXIT_LEASE_LOST;
 	}
-	if (release_and_report(lease, lease->options->retry_failed && status != 0) == LEASE_REFUSED)
+	if (release_and_report(lease, lease->options->retry_failed && status != 0) == REFUSED)
 	{
 		lease_error("was lost before the command ended");
-		pg_log_error_hint("It was broken, or the server has lost it. What the command wrote in the end may be refused by fences.");
+		pg_log_error_hint("It was broken, or the server has lost it. What the command wrote in the "
+						  "end may be refused by fences.");
 		return EXIT_LEASE_LOST;
 	}
 	return status;
 }
 
-/*
- * Run the command under the lease. Returns the exit status.
- */
+/* Run the command under the lease. Returns the exit status. */
 static int
 run_under(Lease *lease)
 {
 	const Options *options = lease->options;
 	EndTimes	times = lease_end_times(lease);
-	LeaseAnswer why;
+	Outcome why;
 
 	setenv("LEASE_RESOURCE", options->resource, 1);
 	setenv("LEASE_OWNER", options->owner, 1);
@@ -182,6 +154,21 @@ run_under(Lease *lease)
 	return finish(lease, why);
 }
 
+/*
+ * A descriptor below 3 that the caller has closed must not become one of a connection, to which
+ * messages would be written. The command finds it closed, too.
+ */
+static bool
+keep_standard_descriptors(void)
+{
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+	{
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR | O_CLOEXEC) < 0)
+			return false;
+	}
+	return true;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -194,8 +181,7 @@ main(int argc, char **argv)
 	options = options_parse(argc, argv);
 	lease.options = lease.connection.options = &options;
 
-	message_about(options.resource);
-	if (!wait_open())
+	if (!keep_standard_descriptors() || !wait_open())
 	{
 		lease_error("could not open a descriptor: %m");
 		leave(EXIT_NO_PROCESS);

@@ -5,33 +5,86 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "postgres_fe.h"
+#include "lease_run.h"
 
 #include <limits.h>
 #include <math.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "fe_utils/option_utils.h"
 #include "getopt_long.h"
 #include "lib/stringinfo.h"
-#include "options.h"
 
 #define DEFAULT_TTL	(30 * SECOND)
 #define MAX_TIME	(INT64_C(1000000) * 86400 * SECOND)	/* a million days */
 #define MIN_SPARE	(SECOND / 2)
 #define DEFAULT_SERVER_WAIT	(10 * SECOND)	/* with --no-wait */
 
+typedef enum OptionKind
+{
+	FLAG,						/* bool */
+	TEXT,						/* const char * */
+	TIME,						/* Time */
+	HEADING						/* none, a line of the help */
+} OptionKind;
+
+typedef struct OptionSpec
+{
+	OptionKind	kind;
+	char		letter;			/* '\0': none */
+	const char *name;
+	size_t		offset;			/* in Options */
+	const char *argument;
+	const char *help;
+} OptionSpec;
+
+#define FIELD(name) offsetof(Options, name)
+#define HEAD(text) {HEADING, '\0', NULL, 0, NULL, text}
+
+static const OptionSpec specs[] = {
+	HEAD("The lease:"),
+	{TIME, 't', "ttl", FIELD(ttl), "TIME", "how long it lasts without a renewal (default 30s)"},
+	{FLAG, 'n', "no-wait", FIELD(no_wait), NULL, "give up at once if it is taken"},
+	{TIME, 0, "wait", FIELD(wait), "TIME", "wait at most this long (default: without limit)"},
+	{TIME, 0, "server-wait", FIELD(server_wait), "TIME",
+	"wait at most this long for a server\n(default: as --wait; 10s with --no-wait)"},
+	{FLAG, 's', "shared", FIELD(shared), NULL, "share it with others who share it"},
+	{TEXT, 0, "permits", FIELD(permits), "N", "take one of N permits"},
+	{TIME, 0, "min-hold", FIELD(min_hold), "TIME",
+	"keep it so long, even if the command ends before"},
+	{FLAG, 0, "retry-failed", FIELD(retry_failed), NULL,
+	"give it back at once if the command fails"},
+	{TEXT, 0, "payload", FIELD(payload), "JSON", "data to store with it"},
+	{TEXT, 0, "owner", FIELD(owner), "TEXT", "who holds it (default HOST:PID:RANDOM)"},
+	{TEXT, 'E', "conflict-exit-code", FIELD(conflict), "N",
+	"exit status if it is taken (default 1)"},
+	HEAD("The command:"),
+	{TEXT, 0, "signal", FIELD(signal), "SIGNAL",
+	"what it gets if the lease is lost (default TERM)"},
+	{TIME, 0, "kill-after", FIELD(kill_after), "TIME",
+	"how long after that it gets SIGKILL\n(default: a tenth of the ttl)"},
+	{FLAG, 0, "allow-daemons", FIELD(allow_daemons), NULL, "daemons that it starts may stay"},
+	HEAD("Messages:"),
+	{FLAG, 'q', "quiet", FIELD(quiet), NULL, "none if the lease is taken; only errors"},
+	{FLAG, 'v', "verbose", FIELD(verbose), NULL, "each step, with times"},
+	{FLAG, 'V', "version", FIELD(show_version), NULL, "print the version, then exit"},
+	{FLAG, '?', "help", FIELD(show_help), NULL, "print this help, then exit"},
+	HEAD("Connection options:"),
+	{TEXT, 'd', "dbname", FIELD(dbname), "DBNAME", "database name or connection string"},
+	{TEXT, 'h', "host", FIELD(host), "HOSTNAME", "database server host or socket directory"},
+	{TEXT, 'p', "port", FIELD(port), "PORT", "database server port"},
+	{TEXT, 'U', "username", FIELD(user), "USERNAME", "user name to connect as"},
+	{TEXT, 0, "schema", FIELD(schema), "NAME", "where the functions are, without the extension"},
+};
+
+#define N_SPECS	((int) lengthof(specs))
+
 static const struct
 {
 	const char *name;
 	Time		length;
 }			units[] = {
-	{"us", 1},
-	{"ms", 1000},
-	{"s", SECOND},
-	{"min", 60 * SECOND},
-	{"h", 3600 * SECOND},
+	{"us", 1}, {"ms", 1000}, {"s", SECOND}, {"min", 60 * SECOND}, {"h", 3600 * SECOND},
 	{"d", 86400 * SECOND}
 };
 
@@ -40,100 +93,39 @@ static const struct
 	const char *name;
 	int			signo;
 }			signal_names[] = {
-	{"TERM", SIGTERM},
-	{"INT", SIGINT},
-	{"HUP", SIGHUP},
-	{"QUIT", SIGQUIT},
-	{"KILL", SIGKILL},
-	{"USR1", SIGUSR1},
-	{"USR2", SIGUSR2},
-	{"ALRM", SIGALRM},
-	{"ABRT", SIGABRT}
+	{"TERM", SIGTERM}, {"INT", SIGINT}, {"HUP", SIGHUP}, {"QUIT", SIGQUIT}, {"KILL", SIGKILL},
+	{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"ALRM", SIGALRM}, {"ABRT", SIGABRT}
 };
 
-enum LongOption
+/* A line of the help, or two. */
+static void
+print_option(const OptionSpec *spec)
 {
-	OPTION_WAIT = 1000,
-	OPTION_SERVER_WAIT,
-	OPTION_PERMITS,
-	OPTION_MIN_HOLD,
-	OPTION_RETRY_FAILED,
-	OPTION_PAYLOAD,
-	OPTION_OWNER,
-	OPTION_SIGNAL,
-	OPTION_KILL_AFTER,
-	OPTION_ALLOW_DAEMONS,
-	OPTION_SCHEMA,
-	OPTION_HELP
-};
+	char		letter[] = {'-', spec->letter, ',', ' ', '\0'};
+	char	   *left = psprintf("%4s--%s%s%s", spec->letter ? letter : "", spec->name,
+								spec->argument ? "=" : "", spec->argument ? spec->argument : "");
+	const char *second = strchr(spec->help, '\n');
 
-static const struct option long_options[] = {
-	{"ttl", required_argument, NULL, 't'},
-	{"no-wait", no_argument, NULL, 'n'},
-	{"wait", required_argument, NULL, OPTION_WAIT},
-	{"server-wait", required_argument, NULL, OPTION_SERVER_WAIT},
-	{"shared", no_argument, NULL, 's'},
-	{"permits", required_argument, NULL, OPTION_PERMITS},
-	{"min-hold", required_argument, NULL, OPTION_MIN_HOLD},
-	{"retry-failed", no_argument, NULL, OPTION_RETRY_FAILED},
-	{"payload", required_argument, NULL, OPTION_PAYLOAD},
-	{"owner", required_argument, NULL, OPTION_OWNER},
-	{"conflict-exit-code", required_argument, NULL, 'E'},
-	{"signal", required_argument, NULL, OPTION_SIGNAL},
-	{"kill-after", required_argument, NULL, OPTION_KILL_AFTER},
-	{"allow-daemons", no_argument, NULL, OPTION_ALLOW_DAEMONS},
-	{"quiet", no_argument, NULL, 'q'},
-	{"verbose", no_argument, NULL, 'v'},
-	{"schema", required_argument, NULL, OPTION_SCHEMA},
-	{"dbname", required_argument, NULL, 'd'},
-	{"host", required_argument, NULL, 'h'},
-	{"port", required_argument, NULL, 'p'},
-	{"username", required_argument, NULL, 'U'},
-	{"no-password", no_argument, NULL, 'w'},
-	{"password", no_argument, NULL, 'W'},
-	{"help", no_argument, NULL, OPTION_HELP},
-	{"version", no_argument, NULL, 'V'},
-	{NULL, 0, NULL, 0}
-};
+	printf("  %-26s %.*s\n", left, (int) strcspn(spec->help, "\n"), spec->help);
+	if (second != NULL)
+		printf("%29s%s\n", "", second + 1);
+	free(left);
+}
 
 static void
 print_help(void)
 {
 	printf("lease_run runs a command while it holds a lease of the extension lease_lock.\n\n"
 		   "Usage:\n"
-		   "  lease_run [OPTION]... RESOURCE [--] COMMAND [ARG]...\n"
-		   "\nThe lease:\n"
-		   "  -t, --ttl=TIME             how long it lasts without a renewal (default 30s)\n"
-		   "  -n, --no-wait              give up at once if it is taken\n"
-		   "      --wait=TIME            wait at most this long (default: without limit)\n"
-		   "      --server-wait=TIME     wait at most this long for a server\n"
-		   "                             (default: as --wait; 10s with --no-wait)\n"
-		   "  -s, --shared               share it with others who share it\n"
-		   "      --permits=N            take one of N permits\n"
-		   "      --min-hold=TIME        keep it so long, even if the command ends before\n"
-		   "      --retry-failed         give it back at once if the command fails\n"
-		   "      --payload=JSON         data to store with it\n"
-		   "      --owner=TEXT           who holds it (default HOST:PID:RANDOM)\n"
-		   "  -E, --conflict-exit-code=N exit status if it is taken (default 1)\n"
-		   "\nThe command:\n"
-		   "      --signal=SIGNAL        what it gets if the lease is lost (default TERM)\n"
-		   "      --kill-after=TIME      how long after that it gets SIGKILL\n"
-		   "                             (default: a tenth of the ttl)\n"
-		   "      --allow-daemons        daemons that it starts may stay\n"
-		   "\nMessages:\n"
-		   "  -q, --quiet                none if the lease is taken; only errors\n"
-		   "  -v, --verbose              each step, with times\n"
-		   "  -V, --version              print the version, then exit\n"
-		   "  -?, --help                 print this help, then exit\n"
-		   "\nConnection options:\n"
-		   "  -d, --dbname=DBNAME        database name or connection string\n"
-		   "  -h, --host=HOSTNAME        database server host or socket directory\n"
-		   "  -p, --port=PORT            database server port\n"
-		   "  -U, --username=USERNAME    user name to connect as\n"
-		   "  -w, --no-password          never prompt for password\n"
-		   "  -W, --password             force password prompt\n"
-		   "      --schema=NAME          where the functions are, without the extension\n"
-		   "\nA TIME has a unit: us, ms, s, min, h or d.\n"
+		   "  lease_run [OPTION]... RESOURCE [--] COMMAND [ARG]...\n");
+	for (int i = 0; i < N_SPECS; i++)
+	{
+		if (specs[i].kind == HEADING)
+			printf("\n%s\n", specs[i].help);
+		else
+			print_option(&specs[i]);
+	}
+	printf("\nA TIME has a unit: us, ms, s, min, h or d.\n"
 		   "The command sees LEASE_RESOURCE, LEASE_OWNER, LEASE_TOKEN and LEASE_GRANTED_AT.\n"
 		   "\nExit status: that of the command; 128 + N if signal N ended it; 1 (see -E) if\n"
 		   "the lease is taken; 64 wrong usage, 69 no server, 71 no process or memory left,\n"
@@ -147,9 +139,7 @@ wrong_usage(void)
 	leave(EXIT_USAGE);
 }
 
-/*
- * A time as in postgresql.conf, but with a unit: 30s, 1.5min, "1 h".
- */
+/* A time as in postgresql.conf, but with a unit: 30s, 1.5min, "1 h". */
 static Time
 parse_time(const char *text, const char *option)
 {
@@ -166,7 +156,7 @@ parse_time(const char *text, const char *option)
 			number >= 0 && number * units[i].length <= MAX_TIME)
 			return (Time) rint(number * units[i].length);
 	}
-	pg_log_error("invalid value \"%s\" for option %s", text, option);
+	pg_log_error("invalid value \"%s\" for option --%s", text, option);
 	pg_log_error_hint("Valid units are \"us\", \"ms\", \"s\", \"min\", \"h\", and \"d\".");
 	leave(EXIT_USAGE);
 }
@@ -191,39 +181,53 @@ parse_signal(const char *text)
 	return (int) number;
 }
 
-static int
-parse_number(const char *text, const char *option, int min, int max)
+static void
+apply_option(Options *options, const OptionSpec *spec, char *value)
 {
-	int			number;
+	void	   *field = (char *) options + spec->offset;
 
-	if (!option_parse_int(text, option, min, max, &number))
-		leave(EXIT_USAGE);
-	return number;
+	if (spec->kind == FLAG)
+		*(bool *) field = true;
+	else if (spec->kind == TEXT)
+		*(const char **) field = value;
+	else if (spec->kind == TIME)
+		*(Time *) field = parse_time(value, spec->name);
 }
 
-/*
- * What it says, lease_run says in no other case.
- */
+/* Parse the options. Returns the index of the first argument that is none. */
 static int
-parse_conflict_exit_code(const char *text)
+parse_options(Options *options, int argc, char **argv)
 {
-	static const int own[] = {EXIT_USAGE, EXIT_NO_SERVER, EXIT_NO_PROCESS, EXIT_LEASE_LOST, 126, 127};
-	int			number = parse_number(text, "-E/--conflict-exit-code", 0, 255);
+	struct option long_options[N_SPECS + 1] = {0};
+	char		letters[2 * N_SPECS + 2] = "+"; /* the options of the command are not ours */
+	int			n = 0;
+	int			option;
 
-	for (int i = 0; i < (int) lengthof(own); i++)
+	for (int i = 0; i < N_SPECS; i++)
 	{
-		if (number == own[i])
+		int			has_argument = specs[i].argument ? required_argument : no_argument;
+
+		if (specs[i].kind == HEADING)
+			continue;
+		long_options[n++] = (struct option) {specs[i].name, has_argument, NULL, UCHAR_MAX + i};
+		if (specs[i].letter && specs[i].letter != '?')
+			snprintf(letters + strlen(letters), 3, "%c%s", specs[i].letter,
+					 has_argument ? ":" : "");
+	}
+	while ((option = getopt_long(argc, argv, letters, long_options, NULL)) != -1)
+	{
+		if (option == '?')
+			wrong_usage();		/* getopt_long already emitted a complaint */
+		for (int i = 0; i < N_SPECS; i++)
 		{
-			pg_log_error("the exit status %d for -E/--conflict-exit-code has another meaning", number);
-			wrong_usage();
+			if (option == UCHAR_MAX + i || (option == specs[i].letter && specs[i].letter))
+				apply_option(options, &specs[i], optarg);
 		}
 	}
-	return number;
+	return optind;
 }
 
-/*
- * An owner that nobody else has.
- */
+/* An owner that nobody else has. */
 static const char *
 default_owner(void)
 {
@@ -240,116 +244,46 @@ default_owner(void)
 }
 
 static void
-set_mode(Options *options, const char *mode)
+choose_mode(Options *options)
 {
-	if (strcmp(options->mode, "exclusive") != 0 && strcmp(options->mode, mode) != 0)
+	int			number;
+
+	if (options->shared && options->permits)
 	{
 		pg_log_error("--shared and --permits cannot be used together");
 		wrong_usage();
 	}
-	options->mode = mode;
+	if (options->permits && !option_parse_int(options->permits, "--permits", 1, INT_MAX, &number))
+		leave(EXIT_USAGE);
+	options->mode = options->shared ? "shared" : options->permits ? "permit" : "exclusive";
 }
 
-/* An option that the server's own programs have as well. */
-static void
-apply_common_option(Options *options, int option, char *value)
+/* What the status says, lease_run says in no other case. */
+static int
+parse_conflict_exit_code(const char *text)
 {
-	switch (option)
-	{
-		case 'd':
-			options->dbname = value;
-			break;
-		case 'h':
-			options->host = value;
-			break;
-		case 'p':
-			options->port = value;
-			break;
-		case 'U':
-			options->user = value;
-			break;
-		case OPTION_SCHEMA:
-			options->schema = value;
-			break;
-		case 'w':
-			options->prompt = PROMPT_NEVER;
-			break;
-		case 'W':
-			options->prompt = PROMPT_ALWAYS;
-			break;
-		case OPTION_HELP:
-			print_help();
-			leave(EXIT_SUCCESS);
-		case 'V':
-			puts("lease_run (lease_lock) " LEASE_RUN_VERSION);
-			leave(EXIT_SUCCESS);
-		default:
-			wrong_usage();		/* getopt_long already emitted a complaint */
-	}
-}
+	static const int own[] = {
+		EXIT_USAGE, EXIT_NO_SERVER, EXIT_NO_PROCESS, EXIT_LEASE_LOST, 126, 127
+	};
+	int			number;
 
-static void
-apply_option(Options *options, int option, char *value)
-{
-	switch (option)
+	if (!option_parse_int(text, "-E/--conflict-exit-code", 0, 255, &number))
+		leave(EXIT_USAGE);
+	for (int i = 0; i < (int) lengthof(own); i++)
 	{
-		case 't':
-			options->ttl = parse_time(value, "-t/--ttl");
-			break;
-		case 'n':
-			options->wait = 0;
-			break;
-		case OPTION_WAIT:
-			options->wait = parse_time(value, "--wait");
-			break;
-		case OPTION_SERVER_WAIT:
-			options->server_wait = parse_time(value, "--server-wait");
-			break;
-		case 's':
-			set_mode(options, "shared");
-			break;
-		case OPTION_PERMITS:
-			set_mode(options, "permit");
-			options->permits = psprintf("%d", parse_number(value, "--permits", 1, INT_MAX));
-			break;
-		case OPTION_MIN_HOLD:
-			options->min_hold = parse_time(value, "--min-hold");
-			break;
-		case OPTION_RETRY_FAILED:
-			options->retry_failed = true;
-			break;
-		case OPTION_PAYLOAD:
-			options->payload = value;
-			break;
-		case OPTION_OWNER:
-			options->owner = value;
-			break;
-		case 'E':
-			options->conflict_exit_code = parse_conflict_exit_code(value);
-			break;
-		case OPTION_SIGNAL:
-			options->signo = parse_signal(value);
-			break;
-		case OPTION_KILL_AFTER:
-			options->kill_after = parse_time(value, "--kill-after");
-			break;
-		case OPTION_ALLOW_DAEMONS:
-			options->allow_daemons = true;
-			break;
-		case 'q':
-			pg_logging_set_level(PG_LOG_ERROR);
-			break;
-		case 'v':
-			pg_logging_set_level(PG_LOG_INFO);
-			break;
-		default:
-			apply_common_option(options, option, value);
+		if (number == own[i])
+		{
+			pg_log_error("the exit status %d for -E/--conflict-exit-code has another meaning",
+						 number);
+			wrong_usage();
+		}
 	}
+	return number;
 }
 
 /*
- * Half of the ttl must pass before the command gets its signal, so that there is time
- * for a renewal, its answer, and another connection.
+ * Half of the ttl must pass before the command gets its signal, so that there is time for a
+ * renewal, its answer, and another connection.
  */
 static void
 check_times(Options *options)
@@ -361,67 +295,62 @@ check_times(Options *options)
 	{
 		pg_log_error("a ttl of %g s is too short for a kill-after of %g s",
 					 clock_seconds(options->ttl), clock_seconds(options->kill_after));
-		pg_log_error_detail("SIGKILL is sent %g s before the end of the lease, and the first signal kill-after before that. "
-							"Half of the ttl must have passed until then, so that there is time for renewals.",
+		pg_log_error_detail("SIGKILL is sent %g s before the end of the lease, and the first "
+							"signal kill-after before that. Half of the ttl must have passed until "
+							"then, so that there is time for renewals.",
 							clock_seconds(options->spare));
 		wrong_usage();
 	}
+	if (options->no_wait)
+		options->wait = 0;
 	if (options->server_wait < 0)
 		options->server_wait = options->wait == 0 ? DEFAULT_SERVER_WAIT : TIME_FOREVER;
-}
-
-/*
- * Parse the command line; exits if that is not possible, or all that is asked for.
- */
-Options
-options_parse(int argc, char **argv)
-{
-	Options		options = {
-		.ttl = DEFAULT_TTL, .wait = TIME_FOREVER, .mode = "exclusive", .min_hold = -1,
-		.conflict_exit_code = 1, .signo = SIGTERM, .kill_after = -1, .server_wait = -1
-	};
-	int			option;
-
-	if (argc > 1 && strcmp(argv[1], "-?") == 0)
-	{
-		print_help();
-		leave(EXIT_SUCCESS);
-	}
-	pg_logging_set_level(PG_LOG_WARNING);
-	/* "+": the options of the command are not ours. */
-	while ((option = getopt_long(argc, argv, "+t:nsE:qvd:h:p:U:wWV", long_options, NULL)) != -1)
-		apply_option(&options, option, optarg);
-
-	if (argc - optind > 1 && strcmp(argv[optind + 1], "--") == 0)
-	{
-		argv[optind + 1] = argv[optind];
-		optind++;
-	}
-	if (argc - optind < 2)
-	{
-		pg_log_error(argc == optind ? "no resource and no command specified" : "no command specified");
-		wrong_usage();
-	}
-	options.resource = argv[optind];
-	options.command = argv + optind + 1;
-	check_times(&options);
-	options.owner_is_unique = options.owner == NULL;
-	if (options.owner == NULL)
-		options.owner = default_owner();
-	return options;
 }
 
 static const char *shown_resource = "";
 static Time started;
 
-/*
- * Name this resource in all messages, and count their times from now.
- */
-void
-message_about(const char *resource)
+/* Parse the command line; exits if that is not possible, or all that is asked for. */
+Options
+options_parse(int argc, char **argv)
 {
-	shown_resource = message_name(resource);
+	Options		options = {
+		.ttl = DEFAULT_TTL, .wait = TIME_FOREVER, .min_hold = -1, .conflict = "1",
+		.signal = "TERM", .kill_after = -1, .server_wait = -1
+	};
+	int			first;
+
 	started = clock_now();
+	pg_logging_set_level(PG_LOG_WARNING);
+	options.show_help = argc > 1 && strcmp(argv[1], "-?") == 0;
+	first = options.show_help ? argc : parse_options(&options, argc, argv);
+	if (options.show_help)
+		print_help();
+	else if (options.show_version)
+		puts("lease_run (lease_lock) " LEASE_RUN_VERSION);
+	if (options.show_help || options.show_version)
+		leave(EXIT_SUCCESS);
+	if (options.quiet || options.verbose)
+		pg_logging_set_level(options.verbose ? PG_LOG_INFO : PG_LOG_ERROR);
+
+	options.resource = argv[first];
+	options.command = argv + first + 1;
+	if (argc - first > 1 && strcmp(options.command[0], "--") == 0)
+		options.command++;
+	if (argc == first || options.command[0] == NULL)
+	{
+		pg_log_error("no %scommand specified", argc == first ? "resource and no " : "");
+		wrong_usage();
+	}
+	shown_resource = message_name(options.resource);
+	choose_mode(&options);
+	options.signo = parse_signal(options.signal);
+	options.conflict_exit_code = parse_conflict_exit_code(options.conflict);
+	check_times(&options);
+	options.owner_is_unique = options.owner == NULL;
+	if (options.owner_is_unique)
+		options.owner = default_owner();
+	return options;
 }
 
 const char *
@@ -430,15 +359,14 @@ message_resource(void)
 	return shown_resource;
 }
 
+/* The time since lease_run began. */
 double
 message_seconds(void)
 {
 	return clock_seconds(clock_now() - started);
 }
 
-/*
- * A name on one line, and without bytes that control a terminal. Allocated.
- */
+/* A name on one line, and without bytes that control a terminal. Allocated. */
 char *
 message_name(const char *name)
 {
@@ -455,9 +383,7 @@ message_name(const char *name)
 	return line.data;
 }
 
-/*
- * A message of libpq or the server on one line. Allocated.
- */
+/* A message of libpq or the server on one line. Allocated. */
 char *
 message_line(const char *message)
 {
@@ -476,9 +402,7 @@ message_line(const char *message)
 	return line.data;
 }
 
-/*
- * End with this status.
- */
+/* End with this status. */
 void
 leave(int status)
 {

@@ -20,13 +20,10 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "postgres_fe.h"
+#include "lease_run.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
-
-#include "signals.h"
-#include "wait.h"
 
 /* How the signals were when lease_run began. */
 static struct sigaction found[NSIG];
@@ -50,9 +47,7 @@ set_handler(int signo, void (*handler) (int))
 	sigaction(signo, &action, NULL);
 }
 
-/*
- * Does it ask a process to end?
- */
+/* Does it ask a process to end? */
 bool
 signals_is_ending(int signo)
 {
@@ -66,24 +61,17 @@ signals_is_ending(int signo)
 static bool
 is_own(int signo)
 {
-	switch (signo)
+	static const int own[] = {
+		SIGKILL, SIGSTOP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGCHLD, SIGPIPE,
+		SIGTTIN, SIGTTOU
+	};
+
+	for (int i = 0; i < (int) lengthof(own); i++)
 	{
-		case SIGKILL:
-		case SIGSTOP:
-		case SIGSEGV:
-		case SIGBUS:
-		case SIGFPE:
-		case SIGILL:
-		case SIGTRAP:
-		case SIGSYS:
-		case SIGCHLD:
-		case SIGPIPE:
-		case SIGTTIN:
-		case SIGTTOU:
+		if (own[i] == signo)
 			return true;
-		default:
-			return false;
 	}
+	return false;
 }
 
 /*
@@ -161,60 +149,55 @@ signals_install(void)
 	sigprocmask(SIG_SETMASK, &none, &found_mask);
 }
 
-/*
- * From now on there may be a lease to release: see the top.
- */
+/* From now on there may be a lease to release: see the top. */
 void
 signals_do_not_exit(void)
 {
 	must_clean_up = true;
 }
 
-/*
- * The signal that asked lease_run to end before there was a command, or 0.
- */
+/* The signal that asked lease_run to end before there was a command, or 0. */
 int
 signals_caught(void)
 {
 	return caught;
 }
 
-/*
- * For waits before there is a command.
- */
+/* For waits before there is a command. */
 bool
 signals_stop(void)
 {
 	return caught != 0;
 }
 
-/*
- * Has lease_run got this signal, to end it or the command?
- */
+/* Has lease_run got this signal, to end it or the command? */
 bool
 signals_received(int signo)
 {
 	return received[signo];
 }
 
-void
-signals_block(sigset_t *before)
+/* fork(), with all signals blocked in the child. */
+pid_t
+signals_fork(void)
 {
 	sigset_t	all;
+	sigset_t	before;
+	pid_t		pid;
+	int			save_errno;
 
+	(void) fflush(NULL);
 	sigfillset(&all);
-	sigprocmask(SIG_SETMASK, &all, before);
+	sigprocmask(SIG_SETMASK, &all, &before);
+	pid = fork();
+	save_errno = errno;
+	if (pid != 0)
+		sigprocmask(SIG_SETMASK, &before, NULL);
+	errno = save_errno;
+	return pid;
 }
 
-void
-signals_restore(const sigset_t *before)
-{
-	sigprocmask(SIG_SETMASK, before, NULL);
-}
-
-/*
- * There is a command: the handler calls this function for each signal from now on.
- */
+/* There is a command: the handler calls this function for each signal from now on. */
 void
 signals_forward_by(void (*forward) (int signo))
 {
@@ -228,9 +211,7 @@ signals_forward_by(void (*forward) (int signo))
 		forward(caught);
 }
 
-/*
- * In the watchdog: nothing but the end of a child reaches it.
- */
+/* In the watchdog: nothing but the end of a child reaches it. */
 void
 signals_of_watchdog(void)
 {
@@ -242,9 +223,7 @@ signals_of_watchdog(void)
 	sigprocmask(SIG_SETMASK, &all_others, NULL);
 }
 
-/*
- * Give a new process the signals as lease_run found them. They must be blocked before.
- */
+/* Give a new process the signals as lease_run found them. They must be blocked before. */
 void
 signals_as_found(void)
 {

@@ -15,7 +15,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "postgres_fe.h"
+#include "lease_run.h"
 
 #include <fcntl.h>
 #include <time.h>
@@ -24,28 +24,27 @@
 #include <sys/timerfd.h>
 #endif
 
-#include "wait.h"
-
 #ifdef __linux__
 #define CLOCK	CLOCK_BOOTTIME
 #else
 #define CLOCK	CLOCK_MONOTONIC
 #endif
 
-#define MAX_FDS	4
+#define MAX_FDS	2
 
 static int	timer_fd = -1;
 static int	wakeup[2] = {-1, -1};
 static int	also_fd = -1;
+static Time also_at = TIME_FOREVER;
 
 /*
- * Must be called in each process before it sleeps: what it inherits is shared
- * with the parent. Returns false with errno set if there are no descriptors left.
+ * Must be called in each process before it sleeps: what it inherits is shared with the parent.
+ * Returns false with errno set if there are no descriptors left.
  */
 bool
 wait_open(void)
 {
-	also_fd = -1;
+	wait_look_also(-1, TIME_FOREVER);
 	if (pipe(wakeup) < 0)
 		return false;
 	for (int i = 0; i < 2; i++)
@@ -70,9 +69,7 @@ clock_now(void)
 	return now.tv_sec * SECOND + now.tv_nsec / 1000;
 }
 
-/*
- * The time so long after the other. TIME_FOREVER stays what it is.
- */
+/* The time so long after the other. TIME_FOREVER stays what it is. */
 Time
 clock_after(Time from, Time length)
 {
@@ -85,70 +82,61 @@ clock_seconds(Time length)
 	return (double) length / SECOND;
 }
 
-#ifdef __linux__
-/*
- * Let the timer descriptor become readable at that time. Zero would switch it
- * off, so the past is one nanosecond after the machine was booted.
- */
-static void
-set_timer(Time at)
-{
-	struct itimerspec timer;
-
-	memset(&timer, 0, sizeof(timer));
-	if (at != TIME_FOREVER)
-	{
-		timer.it_value.tv_sec = Max(at, 0) / SECOND;
-		timer.it_value.tv_nsec = Max(at, 0) % SECOND * 1000 + 1;
-	}
-	(void) timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &timer, NULL);
-}
-#endif
-
-/*
- * Wake this process. For handlers of signals: if the pipe is full, poll() will return all the
- * same.
- */
+/* Wake this process. For handlers of signals: if the pipe is full, poll() will return as well. */
 void
 wait_wake(void)
 {
 	(void) !write(wakeup[1], "", 1);
 }
 
-/*
- * From now on each sleep ends when this descriptor is readable, too; -1: none.
- */
+/* From now on, stop functions are also called when this descriptor is readable, and then. */
 void
-wait_also_for(int fd)
+wait_look_also(int fd, Time at)
 {
 	also_fd = fd;
+	also_at = at;
 }
 
 /*
- * Sleep until one of the descriptors is ready, there was a signal or the time has come.
- * Returns whether one of the caller's descriptors is ready.
+ * Until when poll() may sleep, in milliseconds. On Linux, the timer descriptor ends it. Zero would
+ * switch that off, so the past is one nanosecond after the machine was booted.
+ */
+static int
+set_timer(Time at)
+{
+#ifdef __linux__
+	struct itimerspec timer = {0};
+
+	if (at != TIME_FOREVER)
+	{
+		timer.it_value.tv_sec = Max(at, 0) / SECOND;
+		timer.it_value.tv_nsec = Max(at, 0) % SECOND * 1000 + 1;
+	}
+	(void) timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &timer, NULL);
+	return -1;
+#else
+	return at == TIME_FOREVER ? -1 : Min(Max(at - clock_now() + 999, 0) / 1000, 3600 * 1000);
+#endif
+}
+
+/*
+ * Sleep until one of the descriptors is ready, there was a signal or the time has come. Returns
+ * whether one of the caller's descriptors is ready.
  */
 static bool
-sleep_once(struct pollfd *fds, int nfds, Time until)
+sleep_once(struct pollfd *fds, int nfds, Time until, bool look_also)
 {
 	struct pollfd all[MAX_FDS + 3];
 	char		buffer[64];
-	int			timeout = -1;
 	bool		ready = false;
 
 	Assert(nfds <= MAX_FDS);
 	for (int i = 0; i < nfds; i++)
-		all[i] = (struct pollfd) {.fd = fds[i].fd, .events = fds[i].events};
+		all[i] = fds[i];
 	all[nfds] = (struct pollfd) {.fd = wakeup[0], .events = POLLIN};
-	all[nfds + 1] = (struct pollfd) {.fd = also_fd, .events = POLLIN};
-	all[nfds + 2] = (struct pollfd) {.fd = timer_fd, .events = POLLIN};
-#ifdef __linux__
-	set_timer(until);
-#else
-	if (until != TIME_FOREVER)
-		timeout = Min(Max(until - clock_now() + 999, 0) / 1000, 3600 * 1000);
-#endif
-	if (poll(all, nfds + 3, timeout) < 0)
+	all[nfds + 1] = (struct pollfd) {.fd = timer_fd, .events = POLLIN};
+	all[nfds + 2] = (struct pollfd) {.fd = look_also ? also_fd : -1, .events = POLLIN};
+	if (poll(all, nfds + 3, set_timer(look_also ? Min(until, also_at) : until)) < 0)
 		nfds = 0;				/* a signal */
 	while (read(wakeup[0], buffer, sizeof(buffer)) > 0)
 		;
@@ -164,7 +152,7 @@ sleep_once(struct pollfd *fds, int nfds, Time until)
  * Wait until a descriptor is ready, the time has come, or "stop" (if any) returns true.
  * A descriptor of -1 is never ready.
  */
-WaitResult
+Outcome
 wait_for(struct pollfd *fds, int nfds, Time until, StopWaiting stop)
 {
 	for (;;)
@@ -174,15 +162,15 @@ wait_for(struct pollfd *fds, int nfds, Time until, StopWaiting stop)
 		for (int i = 0; i < nfds; i++)
 			fds[i].revents = 0;
 		if (stop != NULL && stop())
-			return WAIT_INTERRUPTED;
+			return INTERRUPTED;
 		if (now >= until)
-			return WAIT_TIME_OVER;
-		if (sleep_once(fds, nfds, until))
-			return WAIT_READY;
+			return TOO_LATE;
+		if (sleep_once(fds, nfds, until, stop != NULL))
+			return DONE;
 	}
 }
 
-WaitResult
+Outcome
 wait_for_one(int fd, short events, Time until, StopWaiting stop)
 {
 	struct pollfd one = {.fd = fd, .events = events};
@@ -190,7 +178,7 @@ wait_for_one(int fd, short events, Time until, StopWaiting stop)
 	return wait_for(&one, 1, until, stop);
 }
 
-WaitResult
+Outcome
 wait_until(Time until, StopWaiting stop)
 {
 	return wait_for(NULL, 0, until, stop);

@@ -54,6 +54,24 @@ is_run(lease_run($node, '-n', '--min-hold=20s', 'kept', 'true'), 0, $nothing, $n
 is_run(lease_run($node, '-n', '--min-hold=20s', 'kept', 'echo', 'twice'), 1, $nothing, qr/^lease_run: warning: lease on "kept": taken/,
 	'and is kept afterwards');
 
+# A command that fails. Its lease is kept as well, or given back at once.
+is_run(lease_run($node, '--min-hold=1h', 'failed', 'sh', '-c', 'exit 3'), 3, $nothing, $nothing, 'a command that fails');
+is_run(lease_run($node, '-n', 'failed', 'echo', 'no'), 1, $nothing, qr/taken/, 'its lease is kept');
+foreach my $mode ([], ['--shared'], ['--permits=1'])
+{
+	my @options = ('-n', '--min-hold=1h', '--retry-failed', @$mode);
+	my $name = "@$mode" || 'exclusive';
+
+	is_run(lease_run($node, @options, "retried $name", 'sh', '-c', 'exit 3'), 3, $nothing, $nothing, "$name: --retry-failed");
+	is_run(lease_run($node, @options, "retried $name", 'sh', '-c', 'kill -TERM $$'), 143, $nothing, $nothing,
+		'gives the lease back at once, and if a signal ended the command');
+	is_run(lease_run($node, @options, "retried $name", 'echo', 'ran'), 0, qr/^ran$/, $nothing, 'so that another one can run');
+	is_run(lease_run($node, '-n', "retried $name", 'echo', 'no'), 1, $nothing, qr/taken/, 'but keeps that of a good run');
+}
+is_run(lease_run($node, '-n', '--min-hold=1h', '--retry-failed', 'retried', '/nonexistent'), 127, $nothing, qr/No such file/,
+	'a command that is not found has failed, too');
+is(held($node, 'retried'), 0, 'and its lease is not kept');
+
 # Taken.
 $node->safe_psql('postgres', q{SELECT lease_acquire('taken', '1 hour', 'ann')});
 is_run(lease_run($node, '-n', 'taken', 'echo', 'no'), 1, $nothing,
@@ -93,7 +111,7 @@ foreach (
 	[ ['job'], qr/no command specified/ ],
 	[ [ 'job', '--' ], qr/no command specified/ ],
 	[ [ '--frobnicate', 'job', 'true' ], qr/unrecognized option/ ],
-	[ [ '--ttl=30', 'job', 'true' ], qr/invalid value "30" for option -t\/--ttl\n.*Valid units/ ],
+	[ [ '--ttl=30', 'job', 'true' ], qr/invalid value "30" for option --ttl\n.*Valid units/ ],
 	[ [ '--ttl=-5s', 'job', 'true' ], qr/invalid value/ ],
 	[ [ '--ttl=nans', 'job', 'true' ], qr/invalid value/ ],
 	[ [ '--wait=1fortnight', 'job', 'true' ], qr/invalid value/ ],

@@ -85,28 +85,60 @@ SKIP:
 	$node->safe_psql('postgres', q{SELECT lease_break('job')});
 }
 
-# lease_run is stopped: the command is ended in time all the same. SIGKILL comes a tenth of the ttl before its end, which
-# a slow machine must not outlast.
-my $next = undef;
-$run = start_run($node, '--ttl=' . (22 + 8 * slowness($node)) . 's', 'job', alone("$folder/stopped", 'first', 'stubborn'));
-until_log("$folder/stopped.log", qr/(first works.*){2}/s);
-kill('STOP', $run->{pid});
-$next = start_run($node, '--ttl=5min', 'job', alone("$folder/stopped", 'second', 'brief'));
-is_run(finish_run($next), 0, qr/^$/, qr/^$/, 'lease_run is stopped: the next one runs');
-like(slurp("$folder/stopped.log"), qr/^first began \d+\n(?:first works \d+\n){2}second began \d+\nsecond ended \d+\n$/,
-	'after the command of the first had ended');
-kill('CONT', $run->{pid});
-is_run(finish_run($run), 75, qr/^$/, qr/the command was ended/, 'and the first one says so');
+# lease_run is stopped, or the process that watches the time, while the server is silent: the command is ended in time
+# all the same. SIGKILL comes a tenth of the ttl before its end, which a slow machine must not outlast.
+{
+	my $proxy = start_proxy($node);
+	my $ttl = '--ttl=' . (22 + 8 * slowness($node)) . 's';
+	my %first = map { $_ => start_run($proxy->{connstr}, $ttl, $_, alone("$folder/$_", 'first', 'stubborn')) } qw(stopped unwatched);
+	my %says = (stopped => qr/the command was ended/, unwatched => qr/the process that watches the time has ended/);
+
+	until_log("$folder/$_.log", qr/(first works.*){2}/s) foreach keys %first;
+	kill('STOP', $first{stopped}{pid}, children($first{unwatched}{pid}));
+	tell_proxy($proxy, 's');
+	my %next = map { $_ => start_run($node, '--ttl=5min', $_, alone("$folder/$_", 'second', 'brief')) } keys %first;
+	foreach my $name (sort keys %first)
+	{
+		is_run(finish_run($next{$name}), 0, qr/^$/, qr/^$/, "$name: the next one runs");
+		like(slurp("$folder/$name.log"), qr/^first began \d+\n(?:first works \d+\n){2}second began \d+\nsecond ended \d+\n$/,
+			'after the command of the first had ended');
+		kill('CONT', $first{$name}{pid});
+		is_run(finish_run($first{$name}), 75, qr/^$/, $says{$name}, 'and the first one says so');
+	}
+	kill('KILL', $proxy->{pid});
+	waitpid($proxy->{pid}, 0);
+}
 
 # What the command leaves behind in its group: the lease is kept for it.
 $run = start_run($node, '-v', '--ttl=5min', 'job', 'sh', '-c',
 	q{(until [ -e "$0.go" ]; do sleep 0.05; done; echo last) & echo first; exit 7}, "$folder/left");
 until_true('the command ends', sub { $run->{harness}->pump_nb; $run->{out} eq "first\n" });
-sleep 0.3;
 is(held($node, 'job'), 1, 'the command has ended, a process of its group has not: the lease is kept');
 append_to_file("$folder/left.go", '');
 is_run(finish_run($run), 7, qr/^first\nlast\n$/, qr/released/, 'until that has ended, too');
 is(held($node, 'job'), 0, 'then it is released');
+
+# The command ends, and the process that watches the time with it, before that has read all that lease_run told it.
+{
+	my $file = "$folder/unread";
+
+	$run = start_run($node, '-v', 'job', $^X, '-e', '$SIG{USR1} = "IGNORE"; open(my $f, ">", $ARGV[0]); sleep 0.1 until -e "$ARGV[0].go"; exit 6', $file);
+	until_true('the command begins', sub { -e $file });
+	until_true('lease_run knows it', sub { $run->{harness}->pump_nb; $run->{err} =~ /started/ });
+	my ($watches) = children($run->{pid});
+	my ($command) = children($watches);
+
+	kill('STOP', $watches);
+	foreach (1 .. 5)
+	{
+		kill('USR1', $run->{pid});
+		until_true('the signal is handled', sub { slurp_file("/proc/$run->{pid}/status") =~ /^SigPnd:\s+0+$.*^ShdPnd:\s+0+$/ms });
+	}
+	append_to_file("$file.go", '');
+	until_true('the command ends', sub { !process_runs($command) });
+	kill('CONT', $watches);
+	is_run(finish_run($run), 6, qr/^$/, qr/released/, 'messages that nobody reads any more are no loss');
+}
 
 # A daemon may stay, if the user says so.
 $run = start_run($node, '--allow-daemons', 'job', 'setsid', '-f', 'sh', '-c', 'exec >&- 2>&-; echo $$ >"$0"; sleep 1000', "$folder/daemon");

@@ -31,8 +31,17 @@ our @EXPORT = qw(
   tell_proxy
   held
   is_held
+  renew_now
   process_runs
 );
+
+# What a test that fails leaves behind would wait for its server for ever.
+my %runs;
+my $test = $$;
+END
+{
+	kill('KILL', keys %runs) if $$ == $test;
+}
 
 # Start lease_run for a server or a connection string. Returns a handle for
 # finish_run().
@@ -46,6 +55,7 @@ sub start_run
 	local @SIG{qw(TERM INT HUP QUIT)} = ('DEFAULT') x 4;
 	$run{harness} = IPC::Run::start([ 'lease_run', '-d', $connstr, @arguments ], \undef, \$run{out}, \$run{err});
 	$run{pid} = $run{harness}{KIDS}[0]{PID};
+	$runs{ $run{pid} } = 1;
 	return \%run;
 }
 
@@ -55,6 +65,7 @@ sub finish_run
 	my ($run) = @_;
 
 	$run->{harness}->finish;
+	delete $runs{ $run->{pid} };
 	my $status = $run->{harness}->full_result(0);
 	$run->{status} = $status & 127 ? 128 + ($status & 127) : $status >> 8;
 	return $run;
@@ -138,6 +149,16 @@ sub held
 	my ($node, $resource) = @_;
 
 	return $node->safe_psql('postgres', is_held($resource));
+}
+
+# Let each lease_run that holds a lease renew it at once: it does so when its connection is lost.
+sub renew_now
+{
+	my ($node) = @_;
+
+	$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~ 'lease_re(quest|new)'
+		AND pid <> pg_backend_pid()});
+	return;
 }
 
 # A command that locks a file, and writes a line to a log when it begins. With
