@@ -78,7 +78,7 @@ is(held($standby, 'job'), 0, 'and the lease is released on the new primary');
 	my ($silent) = $proxy->{connstr} =~ /host=(\S+)/;
 	my $hosts = sprintf('host=%s,%s port=%d dbname=postgres user=postgres', $silent, $standby->host, $standby->port);
 
-	$run = start_run($hosts, '-v', '--ttl=1min', 'job', until_told('silent'));
+	$run = start_run($hosts, '-v', '--ttl=' . 12 * slowness($standby) . 's', 'job', until_told('silent'));
 	until_log("$folder/silent", qr/began/);
 	until_message($run, qr/started/);
 	like($run->{err}, qr/connected to server \Q$silent\E,/, 'connected to the first host');

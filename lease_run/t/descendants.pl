@@ -48,18 +48,9 @@ foreach my $kind (sort keys %leaves)
 	# The lease was broken.
 	($run, $pid) = start_one($kind, 'broken');
 	$node->safe_psql('postgres', qq{SELECT lease_break('broken $kind'), lease_acquire('broken $kind', '1 hour', 'somebody')});
+	renew_now($node);
 	is_run(finish_run($run), 75, $nothing, qr/lost/, "$kind: the lease was broken");
 	is(process_runs($pid), 0, "$kind: what has left the group has ended");
-
-	# It cannot be renewed.
-	my $proxy = start_proxy($node);
-	($run, $pid) = start_one($kind, 'cut', $proxy->{connstr});
-	tell_proxy($proxy, 's');
-	my $next = start_run($node, "cut $kind", 'sh', '-c', "grep -qs ') [ZX]' /proc/$pid/stat || test ! -e /proc/$pid");
-	is_run(finish_run($next), 0, $nothing, qr//, "$kind: it has ended before the next one begins");
-	is_run(finish_run($run), 75, $nothing, qr//, 'and lease_run says so');
-	kill('KILL', $proxy->{pid});
-	waitpid($proxy->{pid}, 0);
 
 	# lease_run, or its watchdog, is killed.
 	($run, $pid) = start_one($kind, 'killed');
@@ -71,6 +62,28 @@ foreach my $kind (sort keys %leaves)
 	is_run(finish_run($run), 75, $nothing, qr/the process that watches the time has ended/, "$kind: and after that of its watchdog");
 	is(process_runs($pid), 0, 'before lease_run has');
 	is(held($node, "unwatched $kind"), 0, 'and released the lease');
+}
+
+# The lease cannot be renewed.
+{
+	my $proxy = start_proxy($node);
+	my %first = map { $_ => [ start_one($_, 'cut', $proxy->{connstr}) ] } keys %leaves;
+	my %next;
+
+	tell_proxy($proxy, 's');
+	foreach my $kind (sort keys %leaves)
+	{
+		my $pid = $first{$kind}[1];
+
+		$next{$kind} = start_run($node, "cut $kind", 'sh', '-c', "grep -qs ') [ZX]' /proc/$pid/stat || test ! -e /proc/$pid");
+	}
+	foreach my $kind (sort keys %leaves)
+	{
+		is_run(finish_run($next{$kind}), 0, $nothing, qr//, "$kind: it has ended before the next one begins");
+		is_run(finish_run($first{$kind}[0]), 75, $nothing, qr//, 'and lease_run says so');
+	}
+	kill('KILL', $proxy->{pid});
+	waitpid($proxy->{pid}, 0);
 }
 
 # timeout(1) passes the signal on: nobody gets it twice.
