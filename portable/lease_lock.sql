@@ -1,9 +1,9 @@
 /*
- * lease_lock, portable edition: a draft that is not released, and has no tests yet
+ * lease_lock, portable edition 1.0.0
  *
  * The lease functions of the extension lease_lock as plain SQL, for servers on
  * which no extension in C can be installed. PostgreSQL 14 or later, no
- * superuser.
+ * superuser. docs/portable.md says what it promises, and what it does not.
  *
  *	psql --single-transaction -c 'CREATE SCHEMA lease' \
  *		-c 'SET search_path = lease' -f lease_lock.sql
@@ -42,6 +42,7 @@ DO $$
 DECLARE
 	home oid = to_regnamespace(quote_ident(current_schema()));
 	others text;
+	installed text = '0';
 BEGIN
 	IF current_setting('server_version_num')::int < 140000 THEN
 		RAISE feature_not_supported USING MESSAGE = 'lease_lock needs PostgreSQL 14 or later';
@@ -53,7 +54,8 @@ BEGIN
 	END IF;
 	IF home IS NULL OR (SELECT nspowner FROM pg_namespace WHERE oid = home) <> quote_ident(current_user)::regrole THEN
 		RAISE insufficient_privilege USING
-			MESSAGE = format('the first schema of search_path, %I, does not belong to role %I', current_schema(), current_user),
+			MESSAGE = format('the first schema of search_path, %s, does not belong to role %I',
+				coalesce(home::regnamespace::text, 'none'), current_user),
 			HINT = 'CREATE SCHEMA lease, and SET search_path = lease.';
 	END IF;
 	SELECT string_agg(DISTINCT coalesce(r.rolname, 'PUBLIC'), ', ') INTO others
@@ -65,14 +67,21 @@ BEGIN
 			DETAIL = 'Functions of theirs could run with the rights of the lease functions.',
 			HINT = 'Use a schema of its own, or REVOKE CREATE ON SCHEMA.';
 	END IF;
+	IF to_regprocedure(quote_ident(current_schema()) || '.lease_portable_version()') IS NOT NULL THEN
+		EXECUTE format('SELECT %I.lease_portable_version()', current_schema()) INTO installed;
+	END IF;
+	IF string_to_array(installed, '.')::int[] > string_to_array('1.0.0', '.')::int[] THEN
+		RAISE object_not_in_prerequisite_state USING
+			MESSAGE = format('schema %I has a newer version of lease_lock: %s', current_schema(), installed);
+	END IF;
 	-- For the functions below, which take over this path. Types are not looked for in pg_temp.
 	PERFORM set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
-	PERFORM set_config('lease_lock.installed_by', pg_current_xact_id()::text, true);
+	PERFORM set_config('lease_portable.installed_by', pg_current_xact_id()::text, true);
 END $$;
 
 DO $$
 BEGIN
-	IF current_setting('lease_lock.installed_by', true) IS DISTINCT FROM pg_current_xact_id()::text THEN
+	IF current_setting('lease_portable.installed_by', true) IS DISTINCT FROM pg_current_xact_id()::text THEN
 		RAISE no_active_sql_transaction USING
 			MESSAGE = 'this file must run in one transaction',
 			HINT = 'psql --single-transaction, or BEGIN before it and COMMIT after it.';
@@ -270,16 +279,18 @@ BEGIN
 END $$;
 
 /*
- * What a look at the rows of a resource shows at a time: whether the request is
- * refused by a lease that is held or kept, until when, and how many leases of
- * other slots have expired.
+ * What a look at the rows of a resource shows at a time: the refusal, if a lease
+ * that is held or kept is in the way (else NULL), how many leases of other slots
+ * are held, and how many have expired.
  */
 CREATE OR REPLACE FUNCTION _lease_look(r _lease_request, now timestamptz,
-		OUT refused bool, OUT own bool, OUT top bool, OUT held_until timestamptz, OUT blocked_by text,
-		OUT taken int, OUT stale int, OUT last_token int8)
+		OUT refusal _lease_outcome, OUT taken int, OUT stale int, OUT last_token int8)
 	LANGUAGE plpgsql AS $$
 DECLARE
-	blocked_role oid;
+	own bool;
+	top bool;
+	blocker record;
+	until timestamptz;
 BEGIN
 	SELECT coalesce(bool_or(l.owner = r.owner) FILTER (WHERE l.expires_at > now), false),
 		coalesce(bool_or(l.expires_at > now) FILTER (WHERE l.slot = 0), false),
@@ -289,17 +300,14 @@ BEGIN
 		CASE WHEN r.mode = 'x' THEN max(l.expires_at) FILTER (WHERE l.expires_at > now)
 			ELSE coalesce(max(l.expires_at) FILTER (WHERE l.slot = 0 AND l.expires_at > now),
 				min(l.expires_at) FILTER (WHERE l.expires_at > now)) END
-	INTO own, top, taken, stale, last_token, held_until
+	INTO own, top, taken, stale, last_token, until
 	FROM lease_lock AS l WHERE l.resource = r.resource;
 
-	refused := own OR top OR CASE WHEN r.mode = 'x' THEN taken > 0 ELSE taken >= r.permits END;
-	IF refused THEN
-		SELECT l.owner, l.role INTO blocked_by, blocked_role FROM lease_lock AS l
-		WHERE l.resource = r.resource AND l.expires_at > now
+	IF own OR top OR taken >= (CASE WHEN r.mode = 'x' THEN 1 ELSE r.permits END) THEN
+		SELECT l.owner, pg_has_role(r.role, l.role, 'USAGE') OR pg_has_role(r.role, 'pg_read_all_stats', 'USAGE') AS shown
+		INTO blocker FROM lease_lock AS l WHERE l.resource = r.resource AND l.expires_at > now
 		ORDER BY l.owner = r.owner AND own DESC, l.owner IS NULL, l.slot LIMIT 1;
-		IF NOT (pg_has_role(r.role, blocked_role, 'USAGE') OR pg_has_role(r.role, 'pg_read_all_stats', 'USAGE')) THEN
-			blocked_by := NULL;
-		END IF;
+		refusal := ROW(false, NULL, NULL, NULL, CASE WHEN own THEN 'own' ELSE 'held' END, CASE WHEN blocker.shown THEN blocker.owner END, until);
 	END IF;
 END $$;
 
@@ -324,7 +332,7 @@ BEGIN
 	IF FOUND THEN
 		RETURN false;
 	END IF;
-	INSERT INTO lease_lock VALUES (r.resource, 0, NULL, '-infinity', 0, clock_timestamp(), pg_current_xact_id(), r.role, 'x', 0)
+	INSERT INTO lease_lock VALUES (r.resource, 0, NULL, 'epoch', 0, clock_timestamp(), pg_current_xact_id(), r.role, 'x', 0)
 	ON CONFLICT DO NOTHING;		-- fails with 40001 if the row is newer than the snapshot
 	RETURN FOUND;
 END $$;
@@ -337,12 +345,12 @@ DECLARE
 	now timestamptz;
 BEGIN
 	SELECT * INTO l FROM lease_lock
-	WHERE resource = r.resource AND owner = r.owner AND mode = r.mode AND expires_at > clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED;
+	WHERE resource = r.resource AND owner = r.owner AND mode = r.mode AND expires_at > clock_timestamp() AND _lease_may_act(role)
+	FOR NO KEY UPDATE SKIP LOCKED;
 	IF NOT FOUND THEN
-		PERFORM FROM lease_lock WHERE resource = r.resource AND owner = r.owner AND mode = r.mode AND expires_at > clock_timestamp();
+		PERFORM FROM lease_lock
+		WHERE resource = r.resource AND owner = r.owner AND mode = r.mode AND expires_at > clock_timestamp() AND _lease_may_act(role);
 		outcome.reason := CASE WHEN FOUND THEN 'open' ELSE outcome.reason END;
-		RETURN;
-	ELSIF NOT _lease_may_act(l.role) THEN
 		RETURN;
 	ELSIF r.if_own = 'count' AND l.holds = 2147483647 THEN
 		RAISE program_limit_exceeded USING
@@ -374,8 +382,8 @@ BEGIN
 	WHERE resource = r.resource AND slot > 0 AND expires_at <= now
 	ORDER BY owner = r.owner AND owner IS NOT NULL DESC, (owner IS NULL) <> replaces DESC, slot
 	LIMIT 1 FOR UPDATE SKIP LOCKED;
-	RETURN coalesce(seat, (SELECT s FROM generate_series(1, 32767) AS s
-		WHERE NOT EXISTS (SELECT FROM lease_lock WHERE resource = r.resource AND slot = s) LIMIT 1));
+	RETURN coalesce(seat, (SELECT nullif(coalesce(min(n) FILTER (WHERE n < slot), count(*) + 1), 32768)
+		FROM (SELECT slot, row_number() OVER (ORDER BY slot) AS n FROM lease_lock WHERE resource = r.resource AND slot > 0) AS s));
 END $$;
 
 /* Write a lease that is granted now. The transaction has locked slot 0, and each row that it takes over. */
@@ -401,8 +409,8 @@ BEGIN
 	outcome := ROW(true, l.token, now, l.expires_at);
 END $$;
 
-/* One try. It looks, locks slot 0, looks again, locks the expired rows, and writes. It waits for nothing. */
-CREATE OR REPLACE FUNCTION _lease_try(r _lease_request, OUT outcome _lease_outcome)
+/* Lock slot 0, look again, lock the expired rows, and write. It waits for nothing. */
+CREATE OR REPLACE FUNCTION _lease_grant(r _lease_request, OUT outcome _lease_outcome)
 	LANGUAGE plpgsql AS $$
 DECLARE
 	now timestamptz;
@@ -410,40 +418,52 @@ DECLARE
 	locked int = 0;
 	seat int = 0;
 BEGIN
-	FOR under_lock IN 0..1 LOOP
-		now := clock_timestamp();
-		look := _lease_look(r, now);
-		IF look.refused THEN
-			outcome := ROW(false, NULL, NULL, NULL, CASE WHEN look.own THEN 'own' ELSE 'held' END, look.blocked_by, look.held_until);
-			IF look.own AND r.if_own <> 'refuse' THEN
-				outcome := _lease_reacquire(r, outcome);
-			END IF;
-			RETURN;
-		END IF;
-		IF under_lock = 0 AND NOT _lease_lock_top(r) THEN
-			outcome := ROW(false, NULL, NULL, NULL, 'open');
-			RETURN;
-		END IF;
-	END LOOP;
-
+	outcome := ROW(false, NULL, NULL, NULL, 'open');
+	IF NOT _lease_lock_top(r) THEN
+		RETURN;
+	END IF;
+	now := clock_timestamp();
+	look := _lease_look(r, now);
+	IF NOT (look.refusal).granted THEN
+		outcome := look.refusal;
+		RETURN;
+	END IF;
 	IF look.stale > 0 AND r.mode <> 's' THEN
 		SELECT count(*) INTO locked FROM (
 			SELECT FROM lease_lock
 			WHERE resource = r.resource AND slot > 0 AND expires_at <= now AND owner IS NOT NULL FOR UPDATE SKIP LOCKED
 		) AS l;
 		IF r.mode = 'x' AND locked < look.stale OR r.mode = 'p' AND look.taken + look.stale - locked >= r.permits THEN
-			outcome := ROW(false, NULL, NULL, NULL, 'open');
 			RETURN;
 		END IF;
 	END IF;
 	IF r.mode <> 'x' THEN
 		seat := _lease_seat(r, now, r.mode = 'p' AND look.taken + look.stale >= r.permits);
 		IF seat IS NULL THEN
-			outcome := ROW(false, NULL, NULL, NULL, 'held', NULL, look.held_until);
 			RETURN;
 		END IF;
 	END IF;
 	outcome := _lease_write(r, seat, look.last_token, now);
+END $$;
+
+/* One try. A refusal gives back what was locked: the subtransaction is rolled back. */
+CREATE OR REPLACE FUNCTION _lease_try(r _lease_request, OUT outcome _lease_outcome)
+	LANGUAGE plpgsql AS $$
+BEGIN
+	outcome := (_lease_look(r, clock_timestamp())).refusal;
+	IF outcome.reason IS NULL THEN
+		BEGIN
+			outcome := _lease_grant(r);
+			IF NOT outcome.granted THEN
+				RAISE SQLSTATE 'LEASE';
+			END IF;
+		EXCEPTION WHEN SQLSTATE 'LEASE' THEN
+			NULL;						-- what was assigned stays
+		END;
+	END IF;
+	IF outcome.reason = 'own' AND r.if_own <> 'refuse' THEN
+		outcome := _lease_reacquire(r, outcome);
+	END IF;
 END $$;
 
 /* Try each of the resources in turn. */
@@ -484,7 +504,7 @@ $$;
 CREATE OR REPLACE FUNCTION _lease_line_up(resource text, until timestamptz) RETURNS bool
 	LANGUAGE plpgsql AS $$
 DECLARE
-	callers int8 = (SELECT setting::int8 FROM pg_settings WHERE name = 'lock_timeout');
+	callers int8 = extract(epoch FROM current_setting('lock_timeout')::interval) * 1000;
 	ours int8 = CASE WHEN until = 'infinity' THEN 0 ELSE least(greatest(_lease_left(until) * 1000, 1), 2147483647) END;
 	ours_is_first bool = ours > 0 AND (callers = 0 OR ours < callers);
 BEGIN
@@ -529,7 +549,7 @@ BEGIN
 		RAISE SQLSTATE 'LEASE';
 	END IF;
 EXCEPTION WHEN SQLSTATE 'LEASE' THEN
-	NULL;						-- what was assigned stays
+	NULL;
 END $$;
 
 /* Acquire the first of the leases that is free. wait is NULL for a wait without limit. */
@@ -538,6 +558,9 @@ CREATE OR REPLACE FUNCTION _lease_acquire(r _lease_request, resources text[], wa
 DECLARE
 	until timestamptz = coalesce(clock_timestamp() + wait, 'infinity');
 BEGIN
+	IF current_setting('transaction_read_only')::bool THEN
+		RAISE read_only_sql_transaction USING MESSAGE = 'cannot acquire a lease in a read-only transaction';
+	END IF;
 	r.role := _lease_caller();
 	outcome := _lease_try_any(r, resources);
 	IF NOT outcome.granted AND wait IS DISTINCT FROM '0' THEN
@@ -765,6 +788,9 @@ BEGIN
 	IF l.resource IS NOT NULL THEN
 		PERFORM _lease_require_rights(l);
 	END IF;
+	IF NOT ends AND l.expires_at <= clock_timestamp() THEN
+		l := NULL;				-- it expired while this call waited
+	END IF;
 	RETURN l;
 END $$;
 
@@ -991,7 +1017,7 @@ BEGIN
 	PERFORM _lease_check_name('resource', resource), _lease_check_name('owner', owner);
 	SELECT * INTO l FROM lease_lock AS r
 	WHERE r.resource = lease_assert.resource AND r.owner = lease_assert.owner AND r.expires_at > clock_timestamp() FOR KEY SHARE;
-	IF NOT FOUND THEN
+	IF NOT FOUND OR l.expires_at <= clock_timestamp() THEN		-- it may have expired while this call waited
 		SELECT * INTO l FROM lease_lock AS r WHERE r.resource = lease_assert.resource AND r.owner = lease_assert.owner ORDER BY r.token DESC LIMIT 1;
 		PERFORM _lease_refuse_assertion(l, resource, format('is not held by owner "%s"', _lease_shown(owner)));
 	END IF;
@@ -1010,7 +1036,7 @@ BEGIN
 	SELECT * INTO l FROM lease_lock AS r
 	WHERE r.resource = lease_assert_token.resource AND r.token = lease_assert_token.token AND r.owner IS NOT NULL
 		AND r.expires_at > clock_timestamp() FOR KEY SHARE;
-	IF NOT FOUND THEN
+	IF NOT FOUND OR l.expires_at <= clock_timestamp() THEN
 		SELECT * INTO l FROM lease_lock AS r
 		WHERE r.resource = lease_assert_token.resource AND r.token = lease_assert_token.token AND r.owner IS NOT NULL;
 		PERFORM _lease_refuse_assertion(l, resource, format('with token %s is not held', token));
@@ -1031,15 +1057,14 @@ BEGIN
 	PERFORM _lease_check_name('resource', resource);
 	IF grace IS NULL THEN
 		RAISE null_value_not_allowed USING
-			MESSAGE = format('grace of the lease on "%s" must not be null', _lease_shown(resource)),
+			MESSAGE = format('grace for the lease on "%s" must not be null', _lease_shown(resource)),
 			HINT = 'Give an interval of zero to 100000 years.';
 	END IF;
-	grace := _lease_check_span('grace of', resource, grace);
+	grace := _lease_check_span('grace for', resource, grace);
 	PERFORM FROM lease_lock AS l WHERE l.resource = lease_break.resource ORDER BY l.slot FOR UPDATE;
 	free_at := clock_timestamp() + grace;
 	UPDATE lease_lock AS l SET owner = NULL, hold_until = NULL, payload = NULL, expires_at = least(l.expires_at, free_at)
-	WHERE l.resource = lease_break.resource AND l.expires_at > clock_timestamp()
-		AND (l.owner IS NOT NULL OR l.expires_at > free_at);
+	WHERE l.resource = lease_break.resource AND l.expires_at > clock_timestamp();
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION lease_break(text, interval) IS
@@ -1050,7 +1075,7 @@ REVOKE ALL ON FUNCTION lease_break(text, interval) FROM PUBLIC;
 CREATE OR REPLACE FUNCTION lease_purge() RETURNS int8
 	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
-	until timestamptz = clock_timestamp() - interval '1 minute';
+	until timestamptz = clock_timestamp() - coalesce(nullif(current_setting('lease_lock.purge_after', true), ''), '1 minute')::interval;
 	tops text[];
 	others int8;
 	removed int8;
@@ -1068,11 +1093,15 @@ BEGIN
 	GET DIAGNOSTICS removed = ROW_COUNT;
 	RETURN removed + others;
 END $$;
-COMMENT ON FUNCTION lease_purge() IS 'remove rows that have been free for a minute; returns how many';
+COMMENT ON FUNCTION lease_purge() IS 'remove rows that have been free for lease_lock.purge_after, by default a minute; returns how many';
 REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION lease_contended(resource text) RETURNS bool
-	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT NULL::bool $$;
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+	PERFORM _lease_check_name('resource', resource);
+	RETURN NULL;
+END $$;
 COMMENT ON FUNCTION lease_contended(text) IS 'NULL: the portable edition does not know whether anybody waits for a lease';
 
 /*
@@ -1088,13 +1117,14 @@ SELECT
 	CASE WHEN c.shown THEN l.owner END AS owner,
 	l.token,
 	CASE WHEN l.owner IS NULL THEN 'released' WHEN l.expires_at > c.now THEN 'held' ELSE 'expired' END AS state,
-	l.expires_at - c.now AS expires_in,
+	CASE WHEN isfinite(l.expires_at) THEN l.expires_at - c.now END AS expires_in,
 	l.granted_at,
 	CASE WHEN l.expires_at >= '10000-01-01 UTC' THEN 'infinity' ELSE l.expires_at END AS expires_at,
 	CASE WHEN l.owner IS NULL THEN 0 ELSE l.holds END AS holds,
 	pg_get_userbyid(l.role) AS role,
 	l.xid,
-	CASE WHEN c.shown THEN l.payload END AS payload
+	CASE WHEN c.shown THEN l.payload END AS payload,
+	NULL::int4 AS session_pid
 FROM lease_lock AS l
 	CROSS JOIN LATERAL (
 		SELECT clock_timestamp() AS now, pg_has_role(l.role, 'USAGE') OR pg_has_role('pg_read_all_stats', 'USAGE') AS shown

@@ -12,12 +12,12 @@
  *
  * The schema may belong to a role that is no superuser. So no name is looked for there.
  */
-SELECT pg_catalog.set_config('lease_lock.portable_schema', pg_catalog.quote_ident(pg_catalog.current_schema()), true);
+SELECT pg_catalog.set_config('lease_portable.schema', pg_catalog.quote_ident(pg_catalog.current_schema()), true);
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 DO $$
 DECLARE
-	home text = current_setting('lease_lock.portable_schema');
+	home text = current_setting('lease_portable.schema');
 	portable regclass = to_regclass(home || '.lease_lock');
 	part record;
 	privilege record;

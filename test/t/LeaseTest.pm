@@ -5,7 +5,9 @@ package LeaseTest;
 use strict;
 use warnings;
 
+use Cwd qw(abs_path);
 use Exporter 'import';
+use File::Basename qw(dirname);
 use LeaseCluster;
 use List::Util qw(min);
 use POSIX ();
@@ -16,7 +18,9 @@ use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(
   start_node
+  install_portable
   is_for_races
+  is_portable
   sql_fails
   open_session
   session_fails
@@ -57,6 +61,26 @@ if ($ENV{END_AT_FAILURE})
 	Test2::API::test2_stack()->top->listen(sub { end_file('failed') if $_[1]->causes_fail }, inherit => 1);
 }
 
+# Some tests can also run on the portable edition (test/t/portable).
+sub is_portable
+{
+	return ($ENV{LEASE_EDITION} // '') eq 'portable';
+}
+
+# Install the portable edition in the schema public, where nobody but the
+# superuser may create anything: then the tests find it there as they find the
+# extension.
+sub install_portable
+{
+	my ($node, $dbname, $file) = @_;
+
+	$file //= dirname(abs_path(__FILE__)) . '/../../portable/lease_lock.sql';
+	return $node->safe_psql($dbname,
+		"SET client_min_messages = warning;
+		DROP SCHEMA public CASCADE; CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO PUBLIC;
+		BEGIN;\n\\i $file\nCOMMIT");
+}
+
 # Start a server with these lines in its configuration, and the extension in
 # its database postgres.
 sub start_node
@@ -67,7 +91,7 @@ sub start_node
 	$node->init(%init);
 	$node->append_conf('postgresql.conf', $conf) if $conf;
 	$node->start;
-	$node->safe_psql('postgres', 'CREATE EXTENSION lease_lock');
+	is_portable() ? install_portable($node, 'postgres') : $node->safe_psql('postgres', 'CREATE EXTENSION lease_lock');
 	return $node;
 }
 

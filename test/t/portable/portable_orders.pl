@@ -1,0 +1,266 @@
+# The locks of the portable edition, one by one: what a try, an ending, a renewal and an assertion do beside an
+# open transaction, and what a snapshot that is older than a grant can do, at each isolation level. Never two holders.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/..";
+
+use LeaseTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+$ENV{LEASE_EDITION} = 'portable';
+my $node = start_node('orders', "fsync = off\nautovacuum = off\n");
+my ($ann, $bob) = map { open_session($node) } 1, 2;
+
+# What must not wait fails here, and what must wait says so soon.
+$bob->query_safe("SET statement_timeout = '60 s'");
+$_->query_safe('SET lease_lock.purge_after = 0') foreach $ann, $bob;
+
+sub fresh
+{
+	$_->query('ROLLBACK') foreach $ann, $bob;
+	$_->{stderr} = '' foreach $ann, $bob;
+	$ann->query_safe("DELETE FROM lease_lock; SET lock_timeout = 0");
+	$bob->query_safe("SET lock_timeout = 0");
+	return;
+}
+
+# The answer, or the SQLSTATE of the error.
+sub ask
+{
+	my ($session, $sql) = @_;
+	my $answer = $session->query($sql);
+	my ($error) = $session->{stderr} =~ /ERROR:  (\w{5})/;
+
+	$session->{stderr} = '';
+	return $error // $answer;
+}
+
+sub answers
+{
+	my ($session, $sql, $expected, $name) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return is(ask($session, $sql), $expected, $name);
+}
+
+my $expire = "UPDATE lease_lock SET expires_at = clock_timestamp() - interval '1 ms' WHERE owner IS NOT NULL";
+my $reason = "SELECT granted, reason FROM lease_request('r', '1 h', 'bob'";
+my %acquire = (
+	exclusive => "SELECT lease_acquire('r', '1 h', '%s')",
+	shared => "SELECT lease_acquire_shared('r', '1 h', '%s')",
+	permit => "SELECT lease_acquire_permit('r', 1, '1 h', '%s')");
+
+# --- tries do not wait
+
+foreach my $mode ('exclusive', 'shared', 'permit')
+{
+	foreach my $used (0, 1)
+	{
+		fresh();
+		$ann->query_safe("SELECT lease_acquire('r', '1 h', 'x'), lease_release('r', 'x')") if $used;
+		$ann->query_safe("BEGIN; " . sprintf $acquire{$mode}, 'ann');
+		answers($bob, "$reason)", 'f|open', "a try beside an open $mode grant on a " . ($used ? 'used' : 'new') . ' resource is refused');
+		$ann->query_safe('ROLLBACK');
+		answers($bob, "$reason)", 't|', 'and granted when that was rolled back');
+	}
+}
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann'); BEGIN; SELECT lease_release('r', 'ann')");
+answers($bob, "$reason)", 'f|held', 'a try beside an open release is refused');
+fresh();
+$ann->query_safe("BEGIN; SELECT lease_acquire('r', '1 h', 'ann')");
+$bob->query_safe("BEGIN; SELECT lease_acquire('r', '1 h', 'bob')");
+answers($bob, 'SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = $$advisory$$', 0, 'a refused try on a new resource keeps no lock');
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann'); BEGIN; SELECT lease_renew('r', '2 h', 'ann')");
+answers($bob, "SELECT granted, reason FROM lease_request('r', '1 h', 'ann', if_own => 'renew')", 'f|open', 'nor does one of the same owner wait for an open renewal');
+
+# --- assertions
+
+foreach my $mode ('exclusive', 'shared', 'permit')
+{
+	foreach my $other ('exclusive', $mode eq 'shared' ? () : $mode eq 'exclusive' ? ('shared', 'permit') : 'permit')
+	{
+		fresh();
+		$ann->query_safe(sprintf($acquire{$mode}, 'ann') . "; BEGIN; SELECT lease_assert('r', 'ann')");
+		answers($bob, "SELECT lease_renew('r', '1 h', 'ann')", 't', "an assertion lets a renewal of the $mode lease pass");
+		answers($bob, "SET lock_timeout = '10 ms'; SELECT lease_release('r', 'ann')", '55P03', 'a release waits for it');
+		answers($bob, "SELECT lease_break('r')", '55P03', 'and so does a break');
+		answers($bob, "SELECT lease_transfer('r', 'ann', 'x')", '55P03', 'and a transfer');
+		$bob->query_safe("SET lock_timeout = 0");
+		fresh();
+		$ann->query_safe("SELECT lease_request('r', '300 ms', 'ann', mode => '$mode'" . ($mode eq 'permit' ? ', permits => 1)' : ')')
+			. "; BEGIN; SELECT lease_assert('r', 'ann')");
+		$ann->query_safe('SELECT pg_sleep(0.4)');
+		answers($bob, sprintf($acquire{$other}, 'bob'), 'f', "$other after $mode: an asserted lease that expired is not taken over");
+		answers($ann, 'COMMIT; ' . sprintf($acquire{$other}, 'bob'), 't', 'until the transaction ends');
+		answers($ann, "SELECT lease_release('r', 'ann')", 'f', 'and a late release answers false');
+		answers($ann, "SELECT lease_assert('r', 'ann')", '55000', 'and a late assertion fails');
+	}
+}
+
+# A permit beside an expired one, in a row that was released. The next one has no room beside it.
+fresh();
+$ann->query_safe("SELECT lease_acquire_permit('r', 3, '1 h', o) FROM unnest('{a,b,c}'::text[]) AS o; SELECT lease_release('r', 'b'), lease_release('r', 'c'); $expire");
+answers($bob, "SELECT lease_acquire_permit('r', 2, '1 h', 'bob'), lease_token('r', 'bob') > 0", 't|t', 'a permit beside an expired one');
+answers($bob, "SELECT lease_acquire_permit('r', 2, '1 h', 'carl')", 't', 'and one over it');
+answers($ann, "SELECT lease_release('r', 'a')", 'f', 'whose owner learns of it');
+fresh();
+$ann->query_safe("SELECT lease_acquire_permit('r', 2, '1 h', 'a'); SELECT lease_acquire_permit('r', 2, '1 h', 'b'); SELECT lease_acquire_shared('r', '1 h', 'c')");
+$ann->query_safe("UPDATE lease_lock SET expires_at = clock_timestamp() + interval '300 ms' WHERE owner = 'a'; BEGIN; SELECT lease_assert('r', 'a'), pg_sleep(0.4)");
+answers($bob, "SELECT lease_acquire_permit('r', 3, '1 h', 'bob')", 'f', 'an expired permit that is asserted counts');
+answers($bob, "SELECT lease_acquire_permit('r', 4, '1 h', 'bob')", 't', 'as one');
+
+# A refusal that comes after slot 0 was locked leaves no lock behind.
+fresh();
+$ann->query_safe("SELECT lease_acquire_shared('r', '300 ms', 'a'), lease_acquire_shared('r', '1 h', 'b'), lease_release('r', 'b'); BEGIN; SELECT lease_assert('r', 'a'), pg_sleep(0.4)");
+$bob->query_safe('BEGIN');
+answers($bob, $reason . ')', 'f|open', 'a writer is refused by an expired reader that is asserted');
+answers($ann, "SELECT lease_acquire_shared('r', '1 h', 'c')", 't', 'and holds nobody off, though its transaction goes on');
+
+# --- endings and renewals wait for what is open, and answer by what it left
+
+sub while_open
+{
+	my ($open, $sql, $expected, $name, $end) = @_;
+	my $pid;
+
+	$ann->query_safe("BEGIN; $open");
+	$pid = begin_query($bob, $sql);
+	wait_until_blocked($node, $pid);
+	$ann->query_safe($end // 'COMMIT');
+	my $got = finish_query($bob) =~ s/^\n|\n$//gr;
+	$got = $1 if $got =~ /ERROR:  (\w{5})/;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($got, $expected, $name);
+	$bob->{stderr} = '';
+	return;
+}
+
+my $takeover = "SELECT lease_acquire('r', '1 h', 'carl')";
+foreach my $call ("lease_release('r', 'bob')", "lease_renew('r', '1 h', 'bob')", "lease_set_payload('r', 'bob', '1')", "lease_transfer('r', 'bob', 'dora') IS NOT NULL")
+{
+	fresh();
+	$ann->query_safe("SELECT lease_acquire('r', '1 h', 'bob')");
+	while_open("SELECT lease_release('r', 'bob'); $takeover", "SELECT $call", 'f', "$call behind a takeover: false");
+	fresh();
+	$ann->query_safe("SELECT lease_acquire('r', '1 h', 'bob')");
+	while_open("SELECT lease_release('r', 'bob'); $takeover", "SELECT $call", 't', "$call behind one that is rolled back: true", 'ROLLBACK');
+}
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '1 h', 'bob')");
+while_open("SELECT lease_release('r', 'bob'); $takeover", "SELECT lease_assert('r', 'bob')", '55000', 'an assertion behind a takeover fails');
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '300 ms', 'bob')");
+while_open("SELECT FROM lease_lock FOR UPDATE", "SELECT lease_renew('r', '1 h', 'bob')", 'f', 'a lease that expires while its renewal waits is not renewed', 'SELECT pg_sleep(0.4); COMMIT');
+fresh();
+$ann->query_safe("SELECT lease_acquire_shared('r', '1 h', 'bob')");
+while_open("SELECT lease_acquire_shared('r', '1 h', 'carl')", "SELECT lease_transfer('r', 'bob', 'dora') > 0", 't', 'a transfer waits for an open grant');
+answers($ann, "SELECT owner FROM lease_status ORDER BY token DESC LIMIT 1", 'dora', 'and its token is higher');
+
+# --- tokens
+
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann'), lease_release('r', 'ann'); UPDATE lease_lock SET token = 9000000000000000000");
+answers($bob, "SELECT token FROM lease_request('r', '1 h', 'bob')", '9000000000000000001', 'a token is higher than the last one, whatever the clock says');
+fresh();
+$ann->query_safe("SELECT lease_acquire_shared('r', '1 h', 'ann'), lease_acquire_shared('r', '1 h', 'x'); UPDATE lease_lock SET token = 9000000000000000000 WHERE owner = 'ann'; SELECT lease_release('r', 'ann'), lease_release('r', 'x')");
+answers($bob, "SELECT token > 9000000000000000000 FROM lease_request('r', '1 h', 'bob')", 't', 'also higher than that of a shared one');
+
+# --- old snapshots
+
+# What may happen after the snapshot was taken, from leases that were there before.
+my @events = (
+	[ '', "%s" ],
+	[ "SELECT lease_acquire('r', '1 h', 'x'), lease_release('r', 'x')", "%s" ],
+	[ "SELECT lease_acquire_shared('r', '1 h', 'x'), lease_release('r', 'x')", "%s" ],
+	[ "SELECT lease_acquire('r', '1 h', 'x')", "SELECT lease_release('r', 'x'); %s" ],
+	[ "SELECT lease_acquire('r', '1 h', 'x'), lease_release('r', 'x')", "SELECT lease_purge(); %s" ],
+	[ "SELECT lease_acquire_shared('r', '200 ms', 'ann'), lease_acquire_shared('r', '1 h', 'x'), lease_release('r', 'x')", "SELECT lease_renew('r', '1 h', 'ann')" ],
+	[ "SELECT lease_acquire('r', '200 ms', 'ann')", "SELECT lease_renew('r', '1 h', 'ann')" ],
+	[ "SELECT lease_acquire_permit('r', 1, '200 ms', 'x')", "SELECT lease_transfer('r', 'x', 'ann'), lease_renew('r', '1 h', 'ann')" ]);
+my ($failed, $refused, $granted) = (0, 0, 0);
+foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
+{
+	my @two;
+
+	foreach my $event (@events)
+	{
+		foreach my $mode ($event->[1] =~ /%s/ ? ('exclusive', 'shared', 'permit') : '')
+		{
+			foreach my $other ('exclusive', 'shared', 'permit')
+			{
+				fresh();
+				$ann->query_safe($event->[0]) if $event->[0];
+				$bob->query_safe("BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM lease_lock");
+				$ann->query_safe($mode ? sprintf($event->[1], sprintf $acquire{$mode}, 'ann') : $event->[1]);
+				$ann->query_safe('SELECT pg_sleep(0.25)') if $event->[0] =~ /200 ms/;
+				my $answer = ask($bob, sprintf $acquire{$other}, 'bob');
+
+				$failed++ if $answer eq '40001';
+				$refused++ if $answer eq 'f';
+				$granted++ if $answer eq 't';
+				ask($bob, $answer =~ /^[tf]$/ ? 'COMMIT' : 'ROLLBACK');
+				my $held = $ann->query_safe("SELECT string_agg(mode, ' ' ORDER BY mode) FROM lease_status WHERE state = 'held'");
+
+				push @two, "@$event $mode $other: $answer, $held" if $held =~ /exclusive / || $held =~ /permit permit/ || $answer !~ /^([tf]|40001)$/
+				  || $level eq 'READ COMMITTED' && $answer eq '40001';
+			}
+		}
+	}
+	is(join("\n", @two), '', "$level: a snapshot that is older than what another session did makes no second holder");
+}
+cmp_ok($_, '>', 10, 'requests of each outcome') foreach $failed, $refused, $granted;
+
+# The snapshot of the statement, or of a function that calls, is older: it is not used.
+$node->safe_psql('postgres', "CREATE FUNCTION stable_try(text) RETURNS bool STABLE LANGUAGE plpgsql AS \$\$
+	BEGIN PERFORM pg_advisory_xact_lock(1); RETURN lease_acquire(\$1, '1 h', 'bob'); END \$\$");
+foreach my $sql ("SELECT stable_try('r')", "WITH x AS MATERIALIZED (SELECT pg_advisory_xact_lock(1)) SELECT lease_acquire('r', '1 h', 'bob') FROM x, lease_status")
+{
+	fresh();
+	$ann->query_safe("SELECT lease_acquire('q', '1 h', 'ann'); SELECT lease_acquire('r', '1 h', 'x'), lease_release('r', 'x')");
+	while_open('SELECT pg_advisory_lock(1)', $sql, 'f', 'nor is that of a statement: ' . substr($sql, 0, 30),
+		"COMMIT; SELECT lease_acquire('r', '1 h', 'ann'); SELECT pg_advisory_unlock(1)");
+}
+
+# --- savepoints
+
+fresh();
+$ann->query_safe("BEGIN; SAVEPOINT s; SELECT lease_acquire('r', '1 h', 'ann'); ROLLBACK TO s");
+answers($bob, "$reason)", 't|', 'what a savepoint undid is no obstacle');
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '300 ms', 'ann'); BEGIN; SELECT lease_assert('r', 'ann'); SAVEPOINT s; SELECT lease_renew('r', '1 ms', 'ann'), lease_release('r', 'ann'); ROLLBACK TO s; SELECT pg_sleep(0.4)");
+answers($bob, "$reason)", 'f|open', 'an assertion outlives a release that a savepoint undid');
+
+# --- waits
+
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann')");
+$bob->query_safe("SET lock_timeout = '50 s'; BEGIN");
+answers($bob, "SELECT lease_acquire('r', '1 h', 'bob', '20 ms'), current_setting('lock_timeout')", 'f|50s', 'a wait that is over is refused, and lock_timeout is as before');
+answers($bob, 'SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = $$advisory$$', 0, 'and it keeps no place in the line');
+answers($bob, "SELECT waited >= '20 ms' FROM lease_request('r', '1 h', 'bob', '20 ms')", 't', 'waited says how long');
+$bob->query_safe('COMMIT');
+foreach my $level ('REPEATABLE READ', 'SERIALIZABLE')
+{
+	$bob->query_safe("BEGIN ISOLATION LEVEL $level");
+	answers($bob, "SELECT lease_acquire('r', '1 h', 'bob', '20 ms')", '0A000', "a wait at $level is refused");
+	$bob->query('ROLLBACK');
+}
+my $pid = begin_query($bob, "SELECT granted, expires_at - clock_timestamp() > '59 min', waited < '1 h' FROM lease_request('r', '1 h', 'bob', '1 h')");
+$node->poll_query_until('postgres', "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $pid");
+my $third = open_session($node);
+my $next = begin_query($third, "SELECT lease_acquire('r', '1 h', 'carl', '1 h')");
+wait_until_blocked($node, $next);
+$third->{timeout_ok} = 1;
+$ann->query_safe("SELECT lease_release('r', 'ann')");
+is(finish_query($bob) =~ s/^\n|\n$//gr, 't|t|t', 'the first waiter is granted the lease');
+$ann->query_safe("SELECT lease_release('r', 'bob')");
+is(finish_query($third) =~ s/^\n|\n$//gr, 't', 'then the next one');
+$_->quit foreach $ann, $bob, $third;
+
+$node->stop;
+done_testing();

@@ -1,0 +1,92 @@
+# The extension takes the place of the portable edition in one transaction, while sessions work: leases, owners, tokens and
+# privileges are there afterwards, tokens go on above the old ones, and no two owners hold a lease.
+use strict;
+use warnings;
+
+use Cwd qw(abs_path);
+use FindBin;
+use lib "$FindBin::RealBin/..";
+
+use IPC::Run;
+use LeaseCluster;
+use LeaseTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $folder = abs_path("$FindBin::RealBin/../../../portable");
+my $node = LeaseCluster->new('to_extension');
+
+$node->init;
+$node->append_conf('postgresql.conf', "fsync = off\nshared_preload_libraries = 'lease_lock'\nlease_lock.purge_interval = 0\n");
+$node->start;
+$node->safe_psql('postgres', "CREATE ROLE app LOGIN; CREATE ROLE admin LOGIN; CREATE ROLE worker LOGIN; CREATE DATABASE moved OWNER app");
+
+sub run_file
+{
+	my ($role, $file, @before) = @_;
+	my $stderr = '';
+
+	IPC::Run::run([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-v', 'VERBOSITY=verbose', '--single-transaction', '-U', $role, '-d', $node->connstr('moved'),
+		(map { ('-c', $_) } 'SET client_min_messages = warning', @before, 'SET search_path = lease'), '-f', "$folder/$file" ], '<', \undef, '>', '/dev/null', '2>', \$stderr);
+	return $stderr;
+}
+
+sub value
+{
+	return $node->safe_psql('moved', "SET search_path = lease; $_[0]", extra_params => [ '-U', $_[1] // 'app' ]);
+}
+
+is(run_file('app', 'lease_lock.sql', 'CREATE SCHEMA lease'), '', 'the portable edition is there');
+value("GRANT USAGE ON SCHEMA lease TO PUBLIC; GRANT EXECUTE ON FUNCTION lease_break(text, interval) TO admin; GRANT EXECUTE ON FUNCTION lease_purge() TO admin WITH GRANT OPTION;
+	REVOKE EXECUTE ON FUNCTION lease_acquire_shared(text, interval, text) FROM PUBLIC");
+value("SELECT lease_acquire('x', '1 hour', 'ann'), lease_acquire_permit('p', 2, '1 hour', 'a'), lease_acquire_permit('p', 2, '1 hour', 'b');
+	SELECT lease_request('counted', '1 hour', 'ann', if_own => 'count', payload => '{\"n\": 1}') FROM generate_series(1, 2);
+	SELECT lease_request('kept', '1 hour', 'ann', min_hold => '1 hour'); SELECT lease_release('kept', 'ann')", 'worker');
+my $leases = "SELECT resource, slot, mode, owner, token, state, holds, role, payload, expires_in > '58 min' FROM lease_status WHERE resource NOT LIKE 'w%' ORDER BY resource, slot";
+my $before = value($leases, 'worker');
+like($before, qr/x\|0\|exclusive\|ann.*/, 'there are leases');
+
+# An object of a user's that depends on it: nothing changes.
+$node->safe_psql('moved', 'CREATE VIEW mine AS TABLE lease.lease_status');
+like(run_file('postgres', 'to_extension.sql'), qr/2BP01/, 'a view that depends on it stops it');
+is(value($leases, 'worker'), $before, 'and it is as it was');
+$node->safe_psql('moved', 'DROP VIEW mine');
+
+# Workers note each grant with its token while they hold the lease. They repeat what failed.
+$node->safe_psql('moved', "CREATE TABLE worked (n serial, resource text, token int8); GRANT ALL ON worked, worked_n_seq TO PUBLIC");
+my $stop = "$PostgreSQL::Test::Utils::tmp_check/moved_stop";
+my @runs = map {
+	my $report = "$PostgreSQL::Test::Utils::tmp_check/mover$_";
+	my $script = "DO \$\$ DECLARE t int8; BEGIN FOR i IN 1..10 LOOP
+		t := (lease_request('w' || i % 2, '1 minute', 'o$_')).token; COMMIT;
+		IF t IS NOT NULL THEN PERFORM lease_assert('w' || i % 2, 'o$_'); INSERT INTO public.worked (resource, token) VALUES ('w' || i % 2, t); COMMIT;
+			PERFORM lease_release('w' || i % 2, 'o$_'); COMMIT; END IF; END LOOP; END \$\$";
+
+	{ report => $report, handle => IPC::Run::start([ 'sh', '-c',
+		'while [ ! -e "$1" ]; do psql -Xqv VERBOSITY=verbose -U worker -d "$2" -c "SET search_path = lease" -c "$3" || psql -Xq -U worker -d "$2" -c "SELECT lease.lease_release_all(\'$4\')"; done',
+		'sh', $stop, $node->connstr('moved'), $script, "o$_" ], '<', \undef, '>', '/dev/null', '2>', $report) };
+} 1 .. 4;
+my $works = 'SELECT count(*) > %d FROM worked';
+$node->poll_query_until('moved', sprintf $works, 20) or die 'no work';
+is(run_file('postgres', 'to_extension.sql'), '', 'the extension takes its place while sessions work');
+my $then = $node->safe_psql('moved', 'SELECT count(*) FROM worked');
+$node->poll_query_until('moved', sprintf $works, $then + 20) or die 'no more work';
+append_to_file($stop, '');
+$_->{handle}->finish foreach @runs;
+
+is($node->safe_psql('moved', "SELECT extname, extnamespace::regnamespace FROM pg_extension WHERE extname = 'lease_lock'"), 'lease_lock|lease', 'it is in the same schema');
+is(value($leases, 'worker'), $before, 'leases, owners, tokens, payloads and ends are as before');
+is(value('SELECT count(*) FROM (SELECT token, lag(token) OVER (PARTITION BY resource ORDER BY n) AS before FROM public.worked) AS w WHERE token <= before', 'postgres'), 0,
+	'tokens grow');
+is(value("SELECT (SELECT granted FROM lease_request('x', '1 hour', 'bob')), lease_release('counted', 'ann'), lease_token('counted', 'ann') > 0, lease_release('p', 'a')", 'worker'), 'f|t|t|t', 'and the leases go on');
+is(value("SELECT count(*) FROM pg_proc WHERE pronamespace = 'lease'::regnamespace AND proname ^\@ '_lease_'"), 0, 'nothing of the portable edition is left');
+is(value("SELECT has_function_privilege('admin', 'lease_break(text,interval)', 'EXECUTE'), has_function_privilege('admin', 'lease_purge()', 'EXECUTE WITH GRANT OPTION'),
+	has_function_privilege('worker', 'lease_acquire_shared(text,interval,text)', 'EXECUTE'), has_function_privilege('worker', 'lease_break(text,interval)', 'EXECUTE'),
+	has_function_privilege('worker', 'lease_acquire(text,interval,text)', 'EXECUTE')"), 't|t|f|f|t', 'privileges are as before');
+my @errors = map { /ERROR:  (\w{5}: .*)/ ? $1 : () } map { split /\n/, slurp_file($_->{report}) } @runs;
+is(join("\n", grep { !/^(42501|42883|42P01|XX000|55000): / } @errors), '', 'calls at that moment failed with errors that say so');
+cmp_ok(scalar @errors, '<=', 8, 'each once');
+note(join "\n", @errors);
+like(run_file('app', 'lease_lock.sql'), qr/55000: .*the extension lease_lock is installed/, 'the portable edition does not come beside it');
+$node->stop;
+done_testing();
