@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+import servers
 from servers import CLIENTS, LONG
 
 PROGRAMS = {
@@ -104,6 +105,8 @@ class Program:
     def open(self, source, client="a", **options):
         if isinstance(source, str):
             source = {"kind": "conninfo", "conninfo": source}
+        if servers.edition == "portable":
+            options.setdefault("schema", "lease")
         return self("open", client=client, source=source, options=options)
 
     def start_hold(self, resource, lease=None, client="a", **options):

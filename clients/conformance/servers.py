@@ -21,6 +21,8 @@ CLIENTS = pathlib.Path(__file__).resolve().parents[1]
 # Only so that a test that hangs ends: no test depends on speed.
 LONG = int(os.environ.get("PG_TEST_TIMEOUT_DEFAULT", "180"))
 
+edition = "extension"       # or "portable": pytest --edition
+
 reserved = []       # sockets, until the process ends
 
 
@@ -68,6 +70,20 @@ class Server:
     def start(self):
         return self.control("start")
 
+    def install(self):
+        """The extension, or the portable edition in its schema. Both are found without it by the tests' own statements."""
+        if edition == "extension":
+            self.sql("CREATE EXTENSION lease_lock")
+            return
+        file = (CLIENTS.parent / "portable/lease_lock.sql").read_text()
+        self.sql(f"BEGIN; CREATE SCHEMA lease; SET LOCAL search_path = lease; SET LOCAL client_min_messages = warning; {file}; COMMIT")
+        self.sql("GRANT USAGE ON SCHEMA lease TO PUBLIC")
+        self.sql("ALTER DATABASE postgres SET search_path = public, lease")
+        # A session that waits sleeps, or is in the line. Its statement has the name.
+        self.sql("CREATE VIEW lease_waiters AS SELECT query AS resource FROM pg_stat_activity "
+                 "WHERE wait_event IN ('PgSleep', 'advisory') AND query LIKE '%lease_request%'")
+        self.connection.close()
+
     def standby(self, name):
         other = Server(self.folder, name)
         self.run("pg_basebackup", "-D", other.data, "-R", "-c", "fast", "-h", "127.0.0.1", "-p", self.port,
@@ -105,6 +121,8 @@ class Server:
             "SELECT resource FROM lease_status WHERE resource LIKE %s AND state = 'held' ORDER BY 1", pattern)]
 
     def waiters(self, pattern):
+        if edition == "portable":
+            pattern = f"%{pattern}%"
         return self.value("SELECT count(*) FROM lease_waiters WHERE resource LIKE %s", pattern)
 
     def time_left(self, resource):
@@ -233,7 +251,7 @@ def folder():
 def server(folder):
     server = Server(folder, "primary").init().start()
     try:
-        server.sql("CREATE EXTENSION lease_lock")
+        server.install()
         yield server
     finally:
         server.control("stop", "-m", "fast")
@@ -243,7 +261,7 @@ def server(folder):
 def another(tmp_path):
     """A server that may be stopped; with others that a test starts."""
     server = Server(tmp_path, "another").init().start()
-    server.sql("CREATE EXTENSION lease_lock")
+    server.install()
     started = [server]
     yield started
     for server in started:

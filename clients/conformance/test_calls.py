@@ -122,6 +122,7 @@ def test_a_transaction_asserts_commits_and_rolls_back(program, dsn, server):
         server.sql("DROP TABLE account")
 
 
+@pytest.mark.extension("does not know who waits")
 def test_contended_says_that_somebody_waits(program, server, slow):
     if server.value("SELECT to_regprocedure('lease_contended(text)')") is None:
         pytest.skip("no lease_contended")

@@ -89,6 +89,7 @@ def test_options_of_the_framework_count(start_program, server, role, slow, tmp_p
                         "WHERE resource = 'options'") == "worker"
 
 
+@pytest.mark.extension("its schema is an option")
 def test_the_functions_are_those_of_the_extension(program, another, slow):
     """Not those that any role with CREATE can put in the way, and wherever the extension is."""
     server = another[0]
@@ -110,6 +111,7 @@ def test_the_functions_are_those_of_the_extension(program, another, slow):
     assert "schema" in both.text
 
 
+@pytest.mark.extension("its schema is an option")
 def test_a_database_without_the_extension_says_so(program, another):
     server = another[0]
     server.sql("DROP EXTENSION lease_lock")
