@@ -30,7 +30,8 @@
  * written since: it fails with 40001, and never makes a second holder. A grant
  * also locks each expired row that it counts as free. Whoever asserts or renews
  * that lease has locked the row. SKIP LOCKED keeps a try from waiting: a row
- * that it could not lock refuses it. The clock is read after the lock.
+ * that it could not lock refuses it. A refusal gives its locks back, since it
+ * rolls a subtransaction back. The clock is read after the lock.
  *
  * Slot 0 of a new resource does not exist yet. An advisory lock orders the
  * sessions that insert it: without that lock, they would wait for each other.
