@@ -28,12 +28,18 @@
 static GrantOutcome
 try_any(const LeaseRequest *request, text **resources, int nresources)
 {
-	LeaseStore *store = store_open(RowExclusiveLock);
+	LeaseStore *store = wait_open_store();
 	LeaseRequest one = *request;
 	GrantOutcome outcome = {.granted = false};
 	Refusal		any = {.held_until = DT_NOEND}; /* no single holder or transaction blocks the request */
 	PurgePatience patience = {0};	/* shared by all resources */
 
+	if (store == NULL)
+		return (GrantOutcome) {
+			.reason = REASON_OPEN,
+			.resource = nresources == 1 ? resources[0] : NULL,
+			.refusal = {.held_until = DT_NOEND, .open = true}
+		};
 	for (int i = 0; i < nresources && !outcome.granted; i++)
 	{
 		one.resource = resources[i];
@@ -129,8 +135,8 @@ acquire_any(const LeaseRequest *request, text **resources, int nresources, int64
 {
 	GrantOutcome outcome;
 
-	/* If others wait already, go straight to the queue. */
-	if (wait == 0 || !wait_look_for_others(resources, nresources))
+	/* If others wait already, go straight to the queue; also if the table is locked. */
+	if (wait == 0 || (store_is_free() && !wait_look_for_others(resources, nresources)))
 	{
 		outcome = try_any(request, resources, nresources);
 		if (outcome.granted)

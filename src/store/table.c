@@ -21,8 +21,10 @@
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
+#include "miscadmin.h"
 #include "rewrite/rowsecurity.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -249,6 +251,38 @@ try_prepare_delete(LeaseStore *store)
 	return true;
 }
 
+/* The OID of the lock table, unless it is dropped just now. */
+Oid
+store_relid(void)
+{
+	return OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock", false);
+}
+
+/* Is the lock table free to be written, with no session altering or maintaining it? */
+bool
+store_is_free(void)
+{
+	Oid			relid = store_relid();
+
+	if (!ConditionalLockRelationOid(relid, RowExclusiveLock))
+		return false;
+	UnlockRelationOid(relid, RowExclusiveLock);
+	return true;
+}
+
+/*
+ * Lock the lock table for writing. Does nothing but wait in the lock manager:
+ * the caller may end that with an error, and catch it.
+ */
+void
+store_lock_table(Oid relid)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	LockAcquire(&tag, RowExclusiveLock, false, false);
+}
+
 /*
  * Open the lock table. If it is dropped and created again before we have its
  * lock, this opens the new one. The caller runs inside a statement, with an
@@ -259,8 +293,7 @@ store_open(LOCKMODE lockmode)
 {
 	Relation	table;
 
-	while ((table = try_table_open(OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock", false),
-								   lockmode)) == NULL)
+	while ((table = try_table_open(store_relid(), lockmode)) == NULL)
 		table_oid = InvalidOid; /* dropped meanwhile; there may be a new one */
 	return make_store(table, lockmode);
 }

@@ -16,6 +16,7 @@
 
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
@@ -162,6 +163,35 @@ wait_note_refusal(int which, const Refusal *refusal)
 	RACE_POINT("before a waiter tells its refusal");
 	my_wait.next_line_check = mono_min(my_wait.next_line_check,
 									   turns_were_refused(waiter, which, refusal, my_wait.news_seen));
+}
+
+static void
+lock_table_in_manager(void *relid)
+{
+	store_lock_table(*(Oid *) relid);
+}
+
+/*
+ * Open the lock table for writing. A waiter does not wait for a session that
+ * alters or maintains the table longer than for the lease; NULL if the time is
+ * over. Then the lock may have been granted at that moment, and stays until the
+ * transaction ends.
+ */
+LeaseStore *
+wait_open_store(void)
+{
+	LeaseStore *store;
+	Oid			relid;
+
+	if (!my_wait.active || mono_equal(my_wait.ends_at, NEVER))
+		return store_open(RowExclusiveLock);
+	relid = store_relid();
+	if (!ConditionalLockRelationOid(relid, RowExclusiveLock) &&
+		!lock_wait_until(my_wait.ends_at, lock_table_in_manager, &relid))
+		return NULL;
+	store = store_open(RowExclusiveLock);
+	UnlockRelationOid(relid, RowExclusiveLock);
+	return store;
 }
 
 static void

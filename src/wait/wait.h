@@ -24,6 +24,7 @@ extern void wait_init(void);
 extern bool wait_look_for_others(text **resources, int nresources);
 extern void wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 timeout);
 extern bool wait_is_called(void);
+extern LeaseStore *wait_open_store(void);
 extern bool wait_lock_resource(const text *resource);
 extern void wait_note_refusal(int which, const Refusal *refusal);
 extern bool wait_may_go_on(void);

@@ -124,5 +124,39 @@ foreach my $call ('lease_acquire', 'lease_wait')
 is($node->safe_psql('postgres', q{SELECT lease_acquire('r', '1 hour', 'x'), lease_release('r', 'x')}), 't|t', 'the server works');
 ok(slurp_file($node->logfile) !~ /PANIC|TRAP|was terminated by signal/, 'nothing crashed');
 
+# A wait ends on time although the table is locked: before it begins, or while the
+# waiter sleeps behind a lease. So does one with lock_timeout.
+{
+	my ($locker, $waiter) = map { open_session($node) } 0, 1;
+	my $lock = 'BEGIN; LOCK TABLE lease_lock IN SHARE MODE';	# as REINDEX has it
+
+	$node->safe_psql('postgres', q{CREATE EXTENSION IF NOT EXISTS lease_lock; SELECT lease_acquire('held', '1 hour', 'holder')});
+	foreach my $call (
+		q{SELECT lease_acquire('r', '1 hour', 'w', '%s')},
+		q{SELECT lease_acquire_any(ARRAY['r', 's'], '1 hour', 'w', '%s') IS NOT NULL},
+		q{SELECT granted OR reason <> 'open' FROM lease_request('r', '1 hour', 'w', wait => '%s')},
+		q{CALL lease_wait('r', '1 hour', 'w', '%s')})
+	{
+		$locker->query_safe($lock);
+		send_sql($waiter, "SET statement_timeout = '1 min'; " . sprintf($call, '300 ms'));
+		is(answer($waiter), 'f', "$call: ends while the table is locked");
+		$locker->query_safe('COMMIT');
+	}
+
+	$locker->query_safe($lock);
+	$waiter->query_safe(q{SET lock_timeout = '100 ms'});
+	session_fails($waiter, q{SELECT lease_acquire('r', '1 hour', 'w', '1 min')}, '55P03', 'lock timeout', 'lock_timeout ends a wait while the table is locked');
+	$waiter->query_safe(q{RESET lock_timeout});
+	$locker->query_safe('COMMIT');
+
+	my ($pid, $ms) = send_to_short_wait($node, $waiter, sub { "SELECT lease_acquire('held', '1 hour', 'w', '$_[0] ms')" });
+	$locker->query_safe($lock);
+	is(answer($waiter), 'f', 'a waiter behind a lease: the wait ends while the table is locked');
+	is(look($node, "SELECT count(*) FROM pg_locks WHERE pid = $pid AND locktype IN ('relation', 'userlock')"), '0', 'and it has no lock');
+	$locker->query_safe('COMMIT');
+	is($waiter->query_safe(q{SELECT lease_acquire('r', '1 hour', 'w', '1 min')}), 't', 'a lease is granted afterwards');
+	$_->quit foreach $locker, $waiter;
+}
+
 $node->stop;
 done_testing();
