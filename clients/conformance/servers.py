@@ -151,8 +151,8 @@ class Proxy:
 
     `swallow` (directions "request", "answer"): what comes is dropped, and an end is not passed on.
     `delay`: seconds for each direction. `drip`: directions in which a byte comes at a time.
-    on(word, action): for the next request that has the word: "cut" before it is passed on; "cut answer" or
-    "swallow answer" after it was.
+    on(word, action): for the next request that has the word, in capitals or not: "cut" before it is passed on;
+    "cut answer" or "swallow answer" after it was.
     """
 
     def __init__(self, port):
@@ -171,7 +171,7 @@ class Proxy:
         self.swallow = {"request", "answer"} if on else set()
 
     def on(self, word, action):
-        self.trigger = (word.encode(), action)
+        self.trigger = (word.lower().encode(), action)
 
     def accept(self):
         while True:
@@ -197,7 +197,7 @@ class Proxy:
                 if direction in self.swallow or client in self.muted:
                     continue
                 time.sleep(self.delay[direction])
-                if direction == "request" and self.trigger and self.trigger[0] in data:
+                if direction == "request" and self.trigger and self.trigger[0] in data.lower():
                     action, self.trigger = self.trigger[1], None
                     self.seen += 1
                     if action == "cut":

@@ -1,4 +1,4 @@
-"""The renewals to copy from the pages for Java and Go: renewed, lost before granted when the network is silent."""
+"""The renewal to copy from the page for Java: renewed, lost before granted when the network is silent."""
 
 import os
 import pathlib
@@ -6,7 +6,6 @@ import queue
 import re
 import shutil
 import subprocess
-import tempfile
 import threading
 import time
 
@@ -39,33 +38,6 @@ class Main {
 }
 """
 
-GO = """
-func main() {
-	ttl, _ := time.ParseDuration(os.Args[2] + "s")
-	err := WithLease(context.Background(), os.Args[1], os.Args[3], ttl, func(ctx context.Context, owner string) error {
-		fmt.Println("held", os.Args[3], 0)
-		end := make(chan bool)
-		go func() { os.Stdin.Read(make([]byte, 1)); close(end) }()
-		select {
-		case <-ctx.Done():
-			uptime, _ := os.ReadFile("/proc/uptime")
-			fmt.Println("lost", os.Args[3], strings.Fields(string(uptime))[0])
-			<-end
-		case <-end:
-		}
-		return nil
-	})
-	if err != nil {
-		os.Exit(1)
-	}
-}
-"""
-
-
-# The same as in test/drivers/bindings/run: to compile Go's own library takes long.
-GO_CACHE = os.path.join(tempfile.gettempdir(), "lease_lock_go")
-
-
 def snippet(page, language):
     text = (CLIENTS.parent / "docs" / page).read_text()
     return re.search(rf"```{language}\n(.*?)```", text, re.DOTALL).group(1)
@@ -88,15 +60,6 @@ def java(folder):
     (folder / "Main.java").write_text(snippet("clients-java.md", "java") + JAVA)
     compiled(["javac", "-d", folder, folder / "Main.java"])
     return ["java", "-cp", f"{folder}:{driver}", "Main"]
-
-
-def go(folder):
-    need("go", "/usr/share/gocode/src/github.com/jackc/pgx/v4")
-    source = snippet("clients-ruby-go.md", "go").replace('\t"os"\n', '\t"os"\n\t"strings"\n')
-    (folder / "main.go").write_text(source + GO)
-    compiled(["go", "build", "-o", folder / "main", folder / "main.go"],
-             GOPATH="/usr/share/gocode", GO111MODULE="off", GOFLAGS="", GOCACHE=GO_CACHE)
-    return [folder / "main"]
 
 
 def plain(dsn):
@@ -141,7 +104,7 @@ class Holder:
         self.process.stdout.close()
 
 
-@pytest.mark.parametrize("language", [java, go])
+@pytest.mark.parametrize("language", [java])
 def test_page(server, proxy, slow, tmp_path, language):
     command, ttl = language(tmp_path), 15 * slow
     holder = Holder(command, plain(server.dsn(proxy.port)), ttl, "page")

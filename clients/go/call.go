@@ -1,0 +1,242 @@
+package leaselock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v4"
+)
+
+var errUnconfirmed = errors.New("the synchronous standby did not confirm it")
+
+// pauseAfter says how long to wait before a call is made again.
+func pauseAfter(failures int) time.Duration {
+	if failures > 4 {
+		return time.Second
+	}
+	return 50 * time.Millisecond << failures
+}
+
+// A call is one Acquire. It runs in the goroutine of the caller.
+type call struct {
+	leases        *Leases
+	request       *request
+	giveUp, limit moment
+	unanswered    bool // the server may have granted it
+	lookedUp      bool
+	failures      int
+	last          error // what it returns when the time is over
+}
+
+func newCall(l *Leases, r *request) *call {
+	c := &call{leases: l, request: r, giveUp: now().after(r.wait), limit: now().after(r.wait), last: errTooLate}
+	if r.wait == 0 {
+		c.limit = now().after(patience)
+	}
+	return c
+}
+
+func (c *call) run(ctx context.Context) (*Lease, error) {
+	lease, err := c.try(ctx)
+	if isTaken(err) && c.request.wait != 0 {
+		lease, err = c.inLine(ctx)
+	}
+	if lease == nil && c.unanswered && c.request.ownOwner {
+		c.leases.keeper.forget(c.request)
+	}
+	return lease, err
+}
+
+func isTaken(err error) bool {
+	var taken *LeaseTaken
+	return errors.As(err, &taken)
+}
+
+// try asks on a connection that is never used for waits, until there is an answer.
+func (c *call) try(ctx context.Context) (*Lease, error) {
+	for {
+		used := c.leases.tries.take(ctx, c.limit)
+		if used == nil {
+			return nil, c.over(ctx)
+		}
+		lease, done, err := c.ask(ctx, used, 0)
+		c.leases.tries.putBack(used)
+		if done {
+			return lease, err
+		}
+		if err := c.pause(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// inLine waits behind the other calls of this process for the resource, and then at
+// the server.
+func (c *call) inLine(ctx context.Context) (*Lease, error) {
+	own := c.leases.join(c.request.resource)
+	defer c.leases.leave(c.request.resource)
+	select {
+	case own.head <- struct{}{}:
+		defer func() { <-own.head }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-c.limit.over():
+		return c.try(ctx)
+	}
+	for {
+		lease, done, err := c.await(ctx)
+		if done && (!isTaken(err) || now() >= c.limit) {
+			return lease, err
+		}
+		if err := c.pause(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// await waits at the server; without a connection for waits, it tries in intervals.
+func (c *call) await(ctx context.Context) (lease *Lease, done bool, err error) {
+	used := c.leases.waits.take(ctx, earlier(c.limit, now().after(pollAfter)))
+	if used == nil {
+		lease, err = c.try(ctx)
+		return lease, true, err
+	}
+	defer c.leases.waits.putBack(used)
+	return c.ask(ctx, used, c.giveUp)
+}
+
+// ask asks once; the wait at the server ends at until. done is false if it is to be
+// asked again.
+func (c *call) ask(ctx context.Context, used *link, until moment) (lease *Lease, done bool, err error) {
+	bounded, cancel := ctx, context.CancelFunc(func() {})
+	if until != never {
+		bounded, cancel = context.WithTimeout(ctx, until.left()+patience)
+	}
+	defer cancel()
+	result := used.run(bounded, func(schema string, conn *pgx.Conn) string {
+		return c.request.statement(schema, conn, until, c.unanswered)
+	})
+	if result.err != nil {
+		done = c.failed(ctx, result)
+		return nil, done, c.last
+	}
+	return c.answered(ctx, result)
+}
+
+func (c *call) answered(ctx context.Context, result answer) (*Lease, bool, error) {
+	row := result.rows[0]
+	if *row[0] != "t" {
+		c.last = c.taken(row)
+		return nil, true, c.last
+	}
+	since := result.sent.after(timeOf(row[2]))
+	lease := newLease(c.leases, c.request, number(row[1]), since)
+	switch {
+	case result.unsafe:
+		c.leases.log("lease on %q was granted, but the synchronous standby did not confirm it: asking again", c.request.resource)
+		c.last = errUnconfirmed
+		select {
+		case <-lease.startRelease(false).done:
+		case <-c.limit.over():
+		case <-ctx.Done():
+		}
+	case c.request.ownOwner && now() >= since.after(c.request.ttl/2):
+		// It took so long that the lease is nearly over: ask for it again.
+		c.unanswered, c.last = true, errors.New("answers take longer than the lease lasts")
+	default:
+		c.leases.keep(lease)
+		return lease, true, nil
+	}
+	return nil, false, c.last
+}
+
+func (c *call) taken(row []*string) error {
+	taken := &LeaseTaken{ofResource: ofResource{c.request.resource}, Reason: *row[3]}
+	if row[4] != nil {
+		taken.BlockedBy = *row[4]
+	}
+	if row[5] != nil {
+		left := timeOf(row[5])
+		taken.BlockedFor = &left
+	}
+	return taken
+}
+
+func number(text *string) (n int64) {
+	fmt.Sscan(*text, &n)
+	return n
+}
+
+func timeOf(milliseconds *string) time.Duration {
+	return time.Duration(number(milliseconds)) * time.Millisecond
+}
+
+// failed sets the error, and says whether that is the end of the call.
+func (c *call) failed(ctx context.Context, result answer) bool {
+	c.last = result.err
+	what := sortError(result.err, result.sent != 0)
+	c.unanswered = c.unanswered || what == unknown
+	switch {
+	case ctx.Err() != nil:
+		c.last = ctx.Err()
+		return true
+	case isMoved(result.err) && c.leases.forgetSchema() && !c.lookedUp:
+		c.lookedUp = true
+		return false
+	case isMoved(result.err), what == notAgain:
+		return true
+	case what == unknown && !c.request.ownOwner:
+		c.last = &OutcomeUnknown{ofResource{c.request.resource}, fmt.Sprintf("a request for %q", c.request.resource), result.err}
+		return true
+	}
+	if c.failures == 0 {
+		c.leases.log("request for %q failed, trying again: %v", c.request.resource, result.err)
+	}
+	return false
+}
+
+// pause sleeps before the call is made again. An error if there is no time left.
+func (c *call) pause(ctx context.Context) error {
+	pause := pauseAfter(c.failures)
+	c.failures++
+	if now().after(pause) >= c.limit {
+		return c.over(ctx)
+	}
+	select {
+	case <-time.After(pause):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// over is the error of a call that ended without an answer.
+func (c *call) over(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return c.last
+}
+
+func (l *Leases) join(resource string) *line {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	own := l.lines[resource]
+	if own == nil {
+		own = &line{head: make(chan struct{}, 1)}
+		l.lines[resource] = own
+	}
+	own.callers++
+	return own
+}
+
+func (l *Leases) leave(resource string) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	own := l.lines[resource]
+	if own.callers--; own.callers == 0 {
+		delete(l.lines, resource)
+	}
+}

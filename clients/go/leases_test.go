@@ -1,0 +1,270 @@
+package leaselock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v4"
+	"github.com/jackc/pgx/v4/pgxpool"
+)
+
+// What only Go has: contexts, panics, goroutines, pgx. The promises are tested by
+// clients/conformance.
+
+const long = time.Minute
+
+var errOfWork = errors.New("the work failed")
+
+func TestMain(m *testing.M) {
+	conn, err := pgx.Connect(context.Background(), "")
+	if err == nil {
+		_, err = conn.Exec(context.Background(), "CREATE EXTENSION IF NOT EXISTS lease_lock")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func open(t *testing.T, options Options) (*Leases, *pgx.Conn) {
+	ctx := context.Background()
+	options.Logf = t.Logf
+	leases, err := New("", options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(ctx, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		leases.Close(ctx)
+		conn.Close(ctx)
+	})
+	return leases, conn
+}
+
+func ask(t *testing.T, conn *pgx.Conn, statement string) (answer bool) {
+	t.Helper()
+	if err := conn.QueryRow(context.Background(), statement).Scan(&answer); err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
+func isHeld(t *testing.T, conn *pgx.Conn, resource string) bool {
+	t.Helper()
+	return ask(t, conn, "SELECT EXISTS (SELECT FROM lease_status WHERE state = 'held' AND resource = '"+resource+"')")
+}
+
+func TestReleaseDoesNotNeedTheContextOfTheCaller(t *testing.T) {
+	leases, conn := open(t, Options{})
+	ctx, cancel := context.WithCancel(context.Background())
+	err := leases.Hold(ctx, "sigterm", long, func(inner context.Context, lease *Lease) error {
+		cancel()
+		<-inner.Done()
+		return inner.Err()
+	})
+	if !errors.Is(err, context.Canceled) || isHeld(t, conn, "sigterm") {
+		t.Error(err, isHeld(t, conn, "sigterm"))
+	}
+}
+
+func TestLossCancelsTheWorkAndIsAnError(t *testing.T) {
+	leases, conn := open(t, Options{})
+	for _, ofWork := range []error{nil, context.Canceled, errOfWork} {
+		told := make(chan error, 1)
+		err := leases.Hold(context.Background(), "lost", 3*time.Second, func(ctx context.Context, lease *Lease) error {
+			ask(t, conn, "SELECT lease_break('lost')")
+			<-ctx.Done()
+			<-lease.Lost()
+			return ofWork
+		}, OnLost(func(lease *Lease) { told <- lease.Err() }))
+		var lost *LeaseLost
+		if !errors.As(<-told, &lost) || lost.Reason != Broken || lost.Resource() != "lost" {
+			t.Error("OnLost was told", lost)
+		}
+		if ofWork == errOfWork {
+			if err != errOfWork {
+				t.Error("the error of the work was hidden by", err)
+			}
+		} else if !errors.As(err, &lost) {
+			t.Error(ofWork, "became", err)
+		}
+	}
+}
+
+func TestPanicReleases(t *testing.T) {
+	leases, conn := open(t, Options{})
+	func() {
+		defer func() {
+			if recover() != "oops" {
+				t.Error("the panic was lost")
+			}
+		}()
+		leases.Hold(context.Background(), "panic", long, func(ctx context.Context, lease *Lease) error {
+			return lease.Transaction(ctx, func(context.Context, pgx.Tx) error { panic("oops") })
+		})
+	}()
+	if isHeld(t, conn, "panic") {
+		t.Error("still held")
+	}
+}
+
+func TestTransactionOnConnectionsOfTheProgram(t *testing.T) {
+	ctx := context.Background()
+	pool, err := pgxpool.Connect(ctx, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	leases, conn := open(t, Options{})
+	if _, err := conn.Exec(ctx, "CREATE TABLE IF NOT EXISTS entry (id int)"); err != nil {
+		t.Fatal(err)
+	}
+	lease, err := leases.Acquire(ctx, "entry", long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.End()
+	insert := func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "INSERT INTO entry VALUES ($1)", 1)
+		return err
+	}
+	for n, on := range []Beginner{conn, pool} {
+		if err := lease.TransactionOn(ctx, on, insert); err != nil {
+			t.Error(err)
+		}
+		err := lease.TransactionOn(ctx, on, func(ctx context.Context, tx pgx.Tx) error {
+			insert(ctx, tx)
+			return errOfWork
+		})
+		if err != errOfWork || !ask(t, conn, fmt.Sprintf("SELECT count(*) = %d FROM entry", n+1)) {
+			t.Error(err)
+		}
+	}
+	ask(t, conn, "SELECT lease_break('entry')")
+	var lost *LeaseLost
+	if err := lease.TransactionOn(ctx, pool, insert); !errors.As(err, &lost) {
+		t.Error(err)
+	}
+}
+
+func TestElectAndOnceReturnTheErrorOfTheirFunction(t *testing.T) {
+	leases, conn := open(t, Options{})
+	fails := func(context.Context, *Lease) error { return errOfWork }
+	if err := leases.Elect(context.Background(), "leader", long, fails); err != errOfWork {
+		t.Error(err)
+	}
+	if ran, err := leases.Once(context.Background(), "job", long, long, fails); !ran || err != errOfWork {
+		t.Error(ran, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ask(t, conn, "SELECT lease_acquire('leader', '1 hour', 'other')")
+	time.AfterFunc(100*time.Millisecond, cancel)
+	if err := leases.Elect(ctx, "leader", long, fails); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestCloseLeavesNoGoroutine(t *testing.T) {
+	before := runtime.NumGoroutine()
+	leases, err := New("", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; n < 5; n++ {
+		if _, err := leases.Acquire(context.Background(), fmt.Sprint("close:", n), long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := leases.Close(context.Background()); len(left) > 0 {
+		t.Error("left", left)
+	}
+	for end := time.Now().Add(long); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			buffer := make([]byte, 1<<16)
+			t.Fatalf("%s", buffer[:runtime.Stack(buffer, true)])
+		}
+	}
+}
+
+func TestMistakesAreErrorsAtOnce(t *testing.T) {
+	leases, _ := open(t, Options{})
+	for _, option := range []Option{StopBefore(long), StopBefore(-1), Payload(func() {})} {
+		if _, err := leases.Acquire(context.Background(), "x", long, option, WaitForever()); err == nil {
+			t.Error("no error")
+		}
+	}
+	if _, err := leases.Acquire(context.Background(), "x", 0); err == nil {
+		t.Error("no error")
+	}
+	if _, err := New("port=none", Options{}); err == nil {
+		t.Error("no error")
+	}
+}
+
+func TestTextsOfTheProgramAreQuoted(t *testing.T) {
+	leases, conn := open(t, Options{})
+	for _, resource := range []string{`it's \' "{owner}"`, "{schema}", "\\"} {
+		lease, err := leases.Acquire(context.Background(), resource, long, Payload(resource))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found string
+		if err := conn.QueryRow(context.Background(), "SELECT payload #>> '{}' FROM lease_status WHERE resource = $1", resource).Scan(&found); err != nil || found != resource {
+			t.Error(resource, found, err)
+		}
+		if err := lease.End(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTheClockIsTheOneThatGoesOnInSuspend(t *testing.T) {
+	before := now()
+	text, err := os.ReadFile("/proc/uptime")
+	if err != nil {
+		t.Skip(err)
+	}
+	var uptime float64
+	fmt.Sscan(strings.Fields(string(text))[0], &uptime)
+	if at := moment(uptime * 1e9); at < before-moment(tick) || at > now()+moment(tick) {
+		t.Error(before, at, now())
+	}
+}
+
+func TestTheErrorsAreSortedByTheSharedTable(t *testing.T) {
+	text, err := os.ReadFile("../conformance/errors.tsv")
+	if err != nil {
+		t.Skip(err)
+	}
+	if string(text) != errorsTable {
+		t.Error("errors.tsv differs from ../conformance/errors.tsv")
+	}
+}
+
+func TestEachHostHasItsShare(t *testing.T) {
+	config, err := pgx.ParseConfig("host=a,b port=1,2 sslmode=prefer user=u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosts := hostsOf(config)
+	for n, name := range []string{"a", "b"} {
+		host := hosts[n]
+		if host.Host != name || int(host.Port) != n+1 || host.TLSConfig == nil || host.ValidateConnect == nil ||
+			len(host.Fallbacks) != 1 || host.Fallbacks[0].Host != name || host.Fallbacks[0].TLSConfig != nil {
+			t.Error(host.Host, host.Port, host.Fallbacks)
+		}
+	}
+	if len(hosts) != 2 {
+		t.Error(len(hosts))
+	}
+}
