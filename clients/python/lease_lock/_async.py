@@ -23,7 +23,7 @@ from ._keeper import Record
 from ._loop import now, start_thread
 from ._outcome import Cancel, LoopOutcome
 from ._request import ASSERT, PATIENCE, Request, Seconds, make_request, seconds
-from ._source import Source, is_quiet
+from ._source import Source, cancelled_waits, is_quiet
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
@@ -131,7 +131,7 @@ class AsyncLease:
         commits = False
         try:
             async with AsyncExitStack() as stack:
-                used, guard = await self._begin(stack, connection)
+                used, guard, cancelled = await self._begin(stack, connection)
                 try:
                     yield used.cursor()
                     self._may_commit(used)
@@ -140,6 +140,8 @@ class AsyncLease:
                     raise
                 guard.limit(self._record.deadline)
                 commits = True
+            if cancelled:
+                raise OutcomeUnknown(f'COMMIT under the lease on "{self.resource}": {cancelled[0]}', self.resource)
         except psycopg.Error as error:
             if commits and sort(error, True) == UNKNOWN:
                 raise OutcomeUnknown(f'no answer to COMMIT under the lease on "{self.resource}"', self.resource) from error
@@ -155,7 +157,7 @@ class AsyncLease:
         if status != psycopg.pq.TransactionStatus.INTRANS:
             raise psycopg.ProgrammingError("the block has ended its transaction")
 
-    async def _begin(self, stack: AsyncExitStack, given: Optional[Connection]) -> tuple[Connection, Guard]:
+    async def _begin(self, stack: AsyncExitStack, given: Optional[Connection]) -> tuple[Connection, Guard, list[str]]:
         """On another connection if one breaks: nothing of the user's is in the transaction yet."""
         until = now() + min(PATIENCE, self.remaining())
         pause, warned = 0.05, False
@@ -167,11 +169,12 @@ class AsyncLease:
                     guard = self._core.guard(self._record, connection)
                     inner.callback(guard.end)
                     guard.limit(until)
+                    cancelled = inner.enter_context(cancelled_waits(connection))
                     await inner.enter_async_context(connection.transaction())
                     await self._assert(connection)
                     guard.limit(math.inf)
                     stack.push_async_exit(inner.pop_all())
-                    return connection, guard
+                    return connection, guard, cancelled
             except psycopg.Error as error:
                 if error.sqlstate == NOT_HELD:
                     self._core.lose(self._record, BROKEN)

@@ -227,7 +227,7 @@ class Core:
             self._forget(call)
             return
         if getattr(error, "sqlstate", None) in ("42883", "3F000"):
-            what = AGAIN if self.source.forget_catalog() and not call.looked_up else NOT_AGAIN
+            what = AGAIN if self.source.forget_schema() and not call.looked_up else NOT_AGAIN
             call.looked_up = True
         if what == UNKNOWN and not call.request.own_owner:
             unknown = OutcomeUnknown(f'no answer to a request for "{call.request.resource}"', call.request.resource)

@@ -83,6 +83,5 @@ def sort(error: BaseException, sent: bool) -> str:
         if type(error).__name__ == "PoolClosed":
             condition = "pool closed"
         return _table[condition]
-    if state[:2] == "08" and not sent:
-        return _table["not connected"]
-    return next((_table[state[:n]] for n in range(5, 1, -1) if state[:n] in _table), NOT_AGAIN)
+    what = next((_table[state[:n]] for n in range(5, 1, -1) if state[:n] in _table), NOT_AGAIN)
+    return _table["not connected"] if what == UNKNOWN and not sent else what

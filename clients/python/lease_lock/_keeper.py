@@ -19,7 +19,6 @@ from ._link import Answer, Link
 from ._loop import Alarm, First, log, now
 from ._outcome import Outcome
 from ._request import GIVE_BACK, PATIENCE, RELEASE, RENEW, Request, settings
-from ._source import Catalog
 
 if TYPE_CHECKING:
     from ._core import Core
@@ -40,7 +39,7 @@ class Record:
     def __init__(self, request: Request, token: int, since: float) -> None:
         self.resource, self.owner, self.token, self.mode = request.resource, request.owner, token, request.mode
         self.ttl, self.stop_before, self.renew = request.ttl, request.stop_before, request.renew
-        self.schema = request.schema
+        self.schema, self.permits = request.schema, request.options["permits"]
         self.fate: Optional[str] = None
         self.alarm: Optional[Alarm] = None
         self._decided = First()
@@ -100,13 +99,11 @@ class End:
 
 
 class Statement:
-    def __init__(self, text: str, columns: list[list[Any]], limit: float, lock_timeout: float) -> None:
+    def __init__(self, text: str, columns: list[Any], limit: float, lock_timeout: float) -> None:
         self._text, self._columns, self._limit, self._lock_timeout = text, columns, limit, lock_timeout
 
-    def statement(self, catalog: Catalog, version: int) -> tuple[str, Any]:
-        contended = f"{catalog.schema}.lease_contended(r.resource)" if catalog.contended else "NULL"
-        return settings(version, self._limit, self._lock_timeout) + self._text.format(
-            schema=catalog.schema, contended=contended), self._columns
+    def statement(self, schema: str, version: int) -> tuple[str, Any]:
+        return settings(version, self._limit, self._lock_timeout) + self._text.format(schema=schema), self._columns
 
 
 class Keeper:
@@ -283,7 +280,7 @@ class Keeper:
         state = getattr(answer.error, "sqlstate", None)
         log.warning("could not renew %s: %s", names(group), str(answer.error or "the standby did not confirm it").strip())
         if state in ("42883", "3F000"):
-            self._core.source.forget_catalog()
+            self._core.source.forget_schema()
         elif state is not None and state[:2] not in ("08", "57", "25", "53") and len(group) > 1:
             size = math.isqrt(len(group))
             self._groups.extend(group[start:start + size] for start in range(0, len(group), size))
@@ -314,8 +311,11 @@ class Keeper:
 
     def _release(self, ends: list[End]) -> None:
         limit = min(self._limit(), PATIENCE)
-        text = GIVE_BACK if ends[0].give_back else RELEASE
-        self._ask(Statement(text, columns_of(ends), limit, min(limit / 4, LOCK_TIMEOUT)), limit, partial(self._released, ends))
+        text, columns = RELEASE, columns_of(ends)
+        if ends[0].give_back and (record := ends[0].record) is not None:
+            text = GIVE_BACK
+            columns += [record.mode, record.permits]
+        self._ask(Statement(text, columns, limit, min(limit / 4, LOCK_TIMEOUT)), limit, partial(self._released, ends))
 
     def _released(self, ends: list[End], answer: Answer) -> None:
         if answer.error is not None:
@@ -336,7 +336,7 @@ class Keeper:
     def _release_failed(self, ends: list[End], error: BaseException, sent: Optional[float]) -> None:
         what = sort(error, sent is not None)
         state = getattr(error, "sqlstate", None)
-        if state in ("42883", "3F000") and self._core.source.forget_catalog():
+        if state in ("42883", "3F000") and self._core.source.forget_schema():
             what = UNKNOWN
         for end in ends:
             end.unanswered = end.unanswered or (what == UNKNOWN and sent is not None)
@@ -363,7 +363,7 @@ class Keeper:
         self._loop.soon(self._core._check_end)
 
 
-def columns_of(leases: Any) -> list[list[Any]]:
+def columns_of(leases: Any) -> list[Any]:
     return [[lease.resource for lease in leases], [lease.owner for lease in leases], [lease.token for lease in leases]]
 
 

@@ -15,14 +15,14 @@ import psycopg
 
 from ._loop import Loop, now, start_thread
 from ._request import PATIENCE
-from ._source import Catalog, Connection, Source, cut, duplicate, execute, is_quiet
+from ._source import Connection, Source, cancelled_waits, cut, duplicate, execute, is_quiet
 
 # After a connection was cut off, its thread reports. If it does not within so many seconds, it is abandoned.
 GRACE = 0.5
 
 
 class Job(Protocol):
-    def statement(self, catalog: Catalog, version: int) -> tuple[str, Any]:
+    def statement(self, schema: str, version: int) -> tuple[str, Any]:
         """Called just before it is sent."""
 
 
@@ -54,7 +54,6 @@ class Link:
         self._task: Optional[_Task] = None
         self._thread_runs = False
         self._connection: Optional[Connection] = None     # of the thread
-        self._unsafe = False
         self._inbox_closed = False
 
     @property
@@ -143,12 +142,12 @@ class Link:
             task.sock = duplicate(connection)
             if task.too_late:
                 raise psycopg.OperationalError("no connection in time")
-            catalog = self._source.catalog(connection)
-            statement, params = task.job.statement(catalog, connection.info.server_version)
-            self._unsafe = False
+            schema = self._source.schema(connection)
+            statement, params = task.job.statement(schema, connection.info.server_version)
             task.answer.sent = now()
-            rows = execute(connection, statement, params)
-            task.answer.unsafe = self._unsafe
+            with cancelled_waits(connection) as cancelled:
+                rows = execute(connection, statement, params)
+            task.answer.unsafe = bool(cancelled)
         except BaseException as failure:
             error = failure
             if not isinstance(failure, psycopg.Error) or failure.sqlstate is None or task.too_late:
@@ -159,12 +158,7 @@ class Link:
         if self._connection is None or not is_quiet(self._connection):
             self._drop()
             self._connection = self._source.connect(until)
-            self._connection.add_notice_handler(self._notice)
         return self._connection
-
-    def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
-        if notice.source_function == "SyncRepWaitForLSN":
-            self._unsafe = True
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ._errors import LeaseTaken
 from ._loop import now
-from ._source import Catalog
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict
@@ -58,7 +57,7 @@ FROM {schema}.lease_request(%(resource)s::text, make_interval(secs => %(ttl)s::f
 
 # The last column: does another owner hold it now?
 RENEW = """\
-SELECT r.n, r.held, {contended}, CASE WHEN r.held THEN false ELSE EXISTS (
+SELECT r.n, r.held, {schema}.lease_contended(r.resource), CASE WHEN r.held THEN false ELSE EXISTS (
     SELECT FROM {schema}.lease_status AS s
     WHERE s.resource = r.resource AND s.state = 'held' AND s.token > r.token) END
 FROM (
@@ -76,7 +75,8 @@ FROM unnest(%s::text[], %s::text[], %s::int8[]) WITH ORDINALITY AS l(resource, o
 GIVE_BACK = """\
 SELECT 1, bool_or({schema}.lease_release(l.resource, l.owner))
 FROM (SELECT (%s::text[])[1] AS resource, (%s::text[])[1] AS owner, (%s::int8[])[1] AS token) AS l
-CROSS JOIN LATERAL {schema}.lease_request(l.resource, '1 min', l.owner, if_own => 'renew', min_hold => '0') AS g
+CROSS JOIN LATERAL {schema}.lease_request(l.resource, '1 min', l.owner, mode => %s::text, permits => %s::int4,
+    if_own => 'renew', min_hold => '0') AS g
 WHERE g.granted"""
 
 # In a transaction of the user's, whose settings stay as they are.
@@ -143,11 +143,11 @@ class Attempt:
     def __init__(self, request: Request, until: float, repeated: bool) -> None:
         self._request, self._until, self._repeated = request, until, repeated
 
-    def statement(self, catalog: Catalog, version: int) -> tuple[str, Any]:
+    def statement(self, schema: str, version: int) -> tuple[str, Any]:
         request = self._request
-        request.schema = catalog.schema
+        request.schema = schema
         left = None if self._until == math.inf else max(0.0, self._until - now())
-        text = settings(version, math.inf if left is None else left + PATIENCE) + REQUEST.format(schema=catalog.schema)
+        text = settings(version, math.inf if left is None else left + PATIENCE) + REQUEST.format(schema=schema)
         return text, {
             "resource": request.resource, "ttl": request.ttl, "owner": request.owner, "wait": left,
             "mode": request.mode, "if_own": "renew" if self._repeated else request.if_own, **request.options}

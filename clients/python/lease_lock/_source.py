@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import socket
 import weakref
-from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, Optional
 
 import psycopg
 from psycopg import pq
@@ -20,31 +20,24 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
 from ._loop import now
+from ._refused import explained
 
 Connection = psycopg.Connection[Any]
 
 # What a connection gets unless its parameters say otherwise. A server that is gone is noticed within seconds.
 DEFAULTS = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
 
-# What a pool passes on to its connections, and these statements must not depend on.
+# Parameters of psycopg's connections that are not libpq's. The statements must not depend on those of a pool.
 OF_CURSORS = {"row_factory", "cursor_factory", "context", "autocommit", "prepare_threshold"}
 
 FIND = """\
 SET LOCAL search_path = pg_catalog, pg_temp;
-SELECT n.nspname, e.oid IS NOT NULL, to_regprocedure(format('%%I.lease_contended(text)', n.nspname)) IS NOT NULL
+SELECT n.nspname, e.oid IS NOT NULL
 FROM (SELECT %s::text AS name) AS given
 CROSS JOIN pg_namespace AS n LEFT JOIN pg_extension AS e ON e.extnamespace = n.oid AND e.extname = 'lease_lock'
 WHERE e.oid IS NOT NULL OR n.nspname = given.name"""
 
 _own: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-@dataclass(frozen=True)
-class Catalog:
-    """Where the functions are, and which there are."""
-
-    schema: str     # quoted, for a statement with parameters
-    contended: bool
 
 
 class Source:
@@ -63,8 +56,8 @@ class Source:
             self.pool = source
             _refuse_hooks(source)
             self._take(lambda: _string_of(source))
-        self._schema = schema
-        self._catalog: Optional[Catalog] = None
+        self._given = schema
+        self._schema: Optional[str] = None
 
     def _take(self, source: Any) -> None:
         """A string, or a function that returns a connection or a string."""
@@ -80,25 +73,26 @@ class Source:
             connection.autocommit = True
         return connection
 
-    def catalog(self, connection: Connection) -> Catalog:
-        if self._catalog is None:
-            found = execute(connection, FIND, [self._schema])
-            self._catalog = self._choose(found, connection.info.dbname)
-        return self._catalog
+    def schema(self, connection: Connection) -> str:
+        """Where the functions are: quoted, for a statement with parameters."""
+        if self._schema is None:
+            found = execute(connection, FIND, [self._given])
+            self._schema = self._choose(found, connection.info.dbname)
+        return self._schema
 
-    def _choose(self, found: list[tuple[Any, ...]], database: str) -> Catalog:
+    def _choose(self, found: list[tuple[Any, ...]], database: str) -> str:
         extension = [row for row in found if row[1]]
-        if extension and self._schema is not None:
-            raise ValueError(f'schema="{self._schema}" is given, but database "{database}" has the extension lease_lock')
+        if extension and self._given is not None:
+            raise ValueError(f'schema="{self._given}" is given, but database "{database}" has the extension lease_lock')
         if not found:
-            what = f'schema "{self._schema}"' if self._schema else "extension lease_lock"
+            what = f'schema "{self._given}"' if self._given else "extension lease_lock"
             raise psycopg.errors.UndefinedFunction(f'database "{database}" does not have the {what}')
-        name, _, contended = (extension or found)[0]
-        return Catalog('"' + name.replace('"', '""').replace("%", "%%") + '"', contended)
+        name = str((extension or found)[0][0])
+        return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 
-    def forget_catalog(self) -> bool:
+    def forget_schema(self) -> bool:
         """The extension may have moved. False if it was looked up just now, in vain."""
-        known, self._catalog = self._catalog, None
+        known, self._schema = self._schema, None
         return known is not None
 
 
@@ -112,7 +106,11 @@ def _refuse_hooks(pool: Any) -> None:
 def _string_of(pool: Any) -> str:
     conninfo = pool.conninfo() if callable(pool.conninfo) else pool.conninfo
     kwargs = pool.kwargs() if callable(pool.kwargs) else pool.kwargs
-    return make_conninfo(conninfo, **{key: value for key, value in (kwargs or {}).items() if key not in OF_CURSORS})
+    return make_conninfo(conninfo, **without_those_of_cursors(kwargs or {}))
+
+
+def without_those_of_cursors(params: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in params.items() if key not in OF_CURSORS}
 
 
 def connect_by(conninfo: str, until: float) -> Connection:
@@ -134,6 +132,8 @@ def connect_by(conninfo: str, until: float) -> Connection:
                 return connection
         except (psycopg.OperationalError, OSError) as error:
             failure = error
+    if isinstance(failure, psycopg.Error) and failure.sqlstate is None:
+        failure = explained(failure, make_conninfo(**without_those_of_cursors({**params, **address})), until)
     raise failure
 
 
@@ -180,6 +180,21 @@ def execute(connection: Connection, statement: str, params: Any) -> list[tuple[A
     while cursor.nextset():
         pass
     return cursor.fetchall()
+
+
+@contextmanager
+def cancelled_waits(connection: Any) -> Iterator[list[str]]:
+    """Of what is written now, a synchronous standby may not know: the warnings that say so."""
+    told: list[str] = []
+
+    def note(notice: psycopg.errors.Diagnostic) -> None:
+        if notice.source_function == "SyncRepWaitForLSN":
+            told.append(str(notice.message_primary))
+    connection.add_notice_handler(note)
+    try:
+        yield told
+    finally:
+        connection.remove_notice_handler(note)
 
 
 def duplicate(connection: Any) -> socket.socket:

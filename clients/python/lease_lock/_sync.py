@@ -21,7 +21,7 @@ from ._keeper import Record
 from ._loop import now, start_thread
 from ._outcome import Cancel, ThreadOutcome
 from ._request import ASSERT, PATIENCE, Request, Seconds, make_request, seconds
-from ._source import Source, is_quiet
+from ._source import Source, cancelled_waits, is_quiet
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -116,7 +116,7 @@ class Lease:
         commits = False
         try:
             with ExitStack() as stack:
-                used, guard = self._begin(stack, connection)
+                used, guard, cancelled = self._begin(stack, connection)
                 try:
                     yield used.cursor()
                     self._may_commit(used)
@@ -125,6 +125,8 @@ class Lease:
                     raise
                 guard.limit(self._record.deadline)
                 commits = True
+            if cancelled:
+                raise OutcomeUnknown(f'COMMIT under the lease on "{self.resource}": {cancelled[0]}', self.resource)
         except psycopg.Error as error:
             if commits and sort(error, True) == UNKNOWN:
                 raise OutcomeUnknown(f'no answer to COMMIT under the lease on "{self.resource}"', self.resource) from error
@@ -140,7 +142,7 @@ class Lease:
         if status != psycopg.pq.TransactionStatus.INTRANS:
             raise psycopg.ProgrammingError("the block has ended its transaction")
 
-    def _begin(self, stack: ExitStack, given: Optional[Connection]) -> tuple[Connection, Guard]:
+    def _begin(self, stack: ExitStack, given: Optional[Connection]) -> tuple[Connection, Guard, list[str]]:
         """On another connection if one breaks: nothing of the user's is in the transaction yet."""
         until = now() + min(PATIENCE, self.remaining())
         pause, warned = 0.05, False
@@ -152,11 +154,12 @@ class Lease:
                     guard = self._core.guard(self._record, connection)
                     inner.callback(guard.end)
                     guard.limit(until)
+                    cancelled = inner.enter_context(cancelled_waits(connection))
                     inner.enter_context(connection.transaction())
                     self._assert(connection)
                     guard.limit(math.inf)
                     stack.push(inner.pop_all())
-                    return connection, guard
+                    return connection, guard, cancelled
             except psycopg.Error as error:
                 if error.sqlstate == NOT_HELD:
                     self._core.lose(self._record, BROKEN)

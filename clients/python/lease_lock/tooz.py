@@ -80,7 +80,7 @@ class LeaseLock(locking.Lock):      # type: ignore[misc]
     def break_(self) -> bool:
         """Needs the privilege to call lease_break()."""
         with translated(), self._leases._connection(None, now() + PATIENCE) as connection:
-            schema = self._leases._source.catalog(connection).schema
+            schema = self._leases._source.schema(connection)
             row = connection.execute(f"SELECT {schema}.lease_break(%s)", [self._resource]).fetchone()
         return bool(row and row[0])
 
