@@ -4,7 +4,7 @@ import pg from 'pg'
 import { within } from './calls.js'
 import { now } from './clock.js'
 import { LeaseError, markSent, Unconfirmed } from './errors.js'
-import { placeStatement } from './statements.js'
+import { PLACE } from './statements.js'
 
 // How long an idle connection stays, how long one may take to say goodbye, and when the system asks a silent peer.
 const IDLE = 10_000
@@ -134,12 +134,13 @@ export class Link {
   }
 
   async look(schema, limit) {
-    const [found] = await this.ask(placeStatement(schema), limit)
+    const [found] = await this.ask(PLACE, limit)
     if (found.extension === null && schema === undefined) {
       throw new LeaseError('the extension lease_lock is not in this database, and no schema is named', null, 'not installed')
     }
     if (found.extension !== null && schema !== undefined) {
-      throw new LeaseError(`the schema "${schema}" is named, but the extension lease_lock is there, in "${found.extension}"`, null, 'two schemas')
+      const text = `the schema "${schema}" is named, but the extension lease_lock is there, in "${found.extension}"`
+      throw new LeaseError(text, null, 'two schemas')
     }
     this.direct = this.client.processID !== undefined && String(this.client.processID) === found.pid
     this.place = {
@@ -147,7 +148,6 @@ export class Link {
       extension: found.extension !== null,
       version: Number(found.version),
       linux: found.linux !== '0',
-      contended: found.contended !== null,
     }
   }
 

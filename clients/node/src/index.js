@@ -15,7 +15,9 @@ import { Requests } from './requests.js'
 export { Closed, LeaseError, LeaseLost, LeaseTaken, OutcomeUnknown }
 
 const MAX_TRANSACTIONS = 10
-const OPTIONS = new Set(['ttl', 'wait', 'stopBefore', 'renew', 'mode', 'permits', 'minHold', 'payload', 'ifOwn', 'owner', 'onLost', 'signal'])
+const OPTIONS = new Set([
+  'ttl', 'wait', 'stopBefore', 'renew', 'mode', 'permits', 'minHold', 'payload', 'ifOwn', 'owner', 'onLost', 'signal',
+])
 
 const newOwner = () => `${os.hostname()}:${process.pid}:${randomUUID()}`
 

@@ -193,7 +193,10 @@ export class Requests {
       [row] = await link.ask(requestStatement(link.place, request, wait, ifOwn, limit), limit)
     } catch (error) {
       if (error instanceof Unconfirmed) await this.#undo(request, error.rows[0])
-      else if (actionAfter(error) === 'unknown') Object.assign(state, { copies: state.copies + 1, gone: state.gone && link.isGone })
+      else if (actionAfter(error) === 'unknown') {
+        state.copies++
+        state.gone &&= link.isGone
+      }
       if (MOVED.has(error.code)) link.cut()
       throw error
     }
@@ -202,7 +205,7 @@ export class Requests {
     const granted = sent + 1000 * Number(row.waited)
     // A grant that took so long that it is nearly over is asked for again.
     if (ownOwner && now() > granted + ttl / 2) {
-      state.repeat = true
+      Object.assign(state, { repeat: true, copies: state.copies + 1 })
       return { lease: null, refusal: null }
     }
     const lease = new Kept(request, BigInt(row.token), granted, this.#core.hooks)

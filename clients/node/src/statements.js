@@ -27,27 +27,25 @@ function settings(place, { timeout, lock = 0, waits = false }) {
 }
 
 // Where the functions are, and what the server is. The extension's own schema, if it is there; never a search of names.
-export function placeStatement(schema) {
-  const named = schema === undefined ? 'NULL' : escapeLiteral(schema)
-  return `SELECT pg_catalog.current_setting('server_version_num') AS version, pg_catalog.pg_backend_pid() AS pid,
-      pg_catalog.strpos(pg_catalog.version(), 'linux') AS linux, e.nspname AS extension,
-      pg_catalog.to_regprocedure(pg_catalog.textcat(pg_catalog.quote_ident(coalesce(e.nspname, ${named})),
-        '.lease_contended(pg_catalog.text)')) AS contended
-    FROM (VALUES (1)) AS one LEFT JOIN (SELECT n.nspname FROM pg_catalog.pg_extension AS x, pg_catalog.pg_namespace AS n
-      WHERE x.extname OPERATOR(pg_catalog.=) 'lease_lock' AND n.oid OPERATOR(pg_catalog.=) x.extnamespace) AS e ON true`
-}
+export const PLACE = `
+  SELECT pg_catalog.current_setting('server_version_num') AS version, pg_catalog.pg_backend_pid() AS pid,
+    pg_catalog.strpos(pg_catalog.version(), 'linux') AS linux, e.nspname AS extension
+  FROM (VALUES (1)) AS one LEFT JOIN (SELECT n.nspname FROM pg_catalog.pg_extension AS x, pg_catalog.pg_namespace AS n
+    WHERE x.extname OPERATOR(pg_catalog.=) 'lease_lock' AND n.oid OPERATOR(pg_catalog.=) x.extnamespace) AS e ON true`
 
 // Times of a request are milliseconds. With all arguments of the extension's function no other one is meant.
 export function requestStatement(place, request, wait, ifOwn, timeout) {
   const argument = (time) => (time === null || time === undefined || time === Infinity ? null : time / 1000)
   const { resource, ttl, owner, mode, permits, minHold, payload } = request
-  const list = [{ owner, resource, ttl: ttl / 1000, wait: argument(wait), mode, permits, ifOwn, minHold: argument(minHold), payload }]
+  const times = { ttl: argument(ttl), wait: argument(wait), minHold: argument(minHold) }
+  const list = [{ owner, resource, mode, permits, ifOwn, payload, ...times }]
   return `${settings(place, { timeout, waits: wait > 0 })}
     SELECT granted, token, extract(epoch FROM waited) AS waited, reason, blocked_by, extract(epoch FROM blocked_for) AS blocked_for
     FROM ${json(list)} AS r(resource ${TEXT}, ttl pg_catalog.float8, owner ${TEXT}, wait pg_catalog.float8, mode ${TEXT},
         permits pg_catalog.int4, "ifOwn" ${TEXT}, "minHold" pg_catalog.float8, payload pg_catalog.jsonb),
       ${place.schema}.lease_request(r.resource, ${seconds('r.ttl')}, r.owner, wait => ${seconds('r.wait')}, mode => r.mode,
-        permits => r.permits, if_own => r."ifOwn", min_hold => ${seconds('r."minHold"')}, payload => r.payload${place.extension ? ', session => false' : ''})`
+        permits => r.permits, if_own => r."ifOwn", min_hold => ${seconds('r."minHold"')}, payload => r.payload
+        ${place.extension ? ', session => false' : ''})`
 }
 
 // A lease of a fixed life is only looked at: its answer is the token.
@@ -55,9 +53,10 @@ export function renewStatement(place, leases, timeout, lock) {
   const list = leases.map(({ resource, owner, token, ttl, renews }, n) => ({ n, resource, owner, token, ttl: ttl / 1000, renews }))
   const { schema } = place
   return `${settings(place, { timeout, lock })}
-    SELECT l.n, h.held, ${place.contended ? `${schema}.lease_contended(l.resource)` : 'NULL'} AS contended,
+    SELECT l.n, h.held, ${schema}.lease_contended(l.resource) AS contended,
       CASE WHEN h.held THEN false ELSE EXISTS (SELECT FROM ${schema}.lease_status AS s
-        WHERE s.resource OPERATOR(pg_catalog.=) l.resource AND s.state OPERATOR(pg_catalog.=) 'held') END AS taken
+        WHERE s.resource OPERATOR(pg_catalog.=) l.resource AND s.state OPERATOR(pg_catalog.=) 'held'
+          AND s.token OPERATOR(pg_catalog.>) l.token) END AS taken
     FROM ${json(list)} AS l(${LEASE}, renews pg_catalog.bool),
       LATERAL (SELECT CASE WHEN l.renews THEN ${schema}.lease_renew(l.resource, ${seconds('l.ttl')}, l.owner, l.token)
         ELSE ${schema}.lease_token(l.resource, l.owner) OPERATOR(pg_catalog.=) l.token END AS held) AS h`

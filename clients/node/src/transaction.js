@@ -14,10 +14,11 @@ export class Transaction {
   #release
   #signal
   #broken = false
-  #unconfirmed = false
+  #nested = false // in a transaction of the user's, which stays as it is
+  #told = new Set() // by notices: SQLSTATEs, and functions of the server
   #cut = () => this.#cutNow()
   #ended = () => { this.#broken = true }
-  #note = ({ routine }) => { this.#unconfirmed ||= routine === 'SyncRepWaitForLSN' }
+  #note = ({ routine, code }) => { this.#told.add(routine).add(code) }
 
   constructor({ client, release }, signal) {
     this.#client = client
@@ -49,6 +50,8 @@ export class Transaction {
   async begin(lease, schema, left) {
     this.#signal.throwIfAborted()
     await this.#ask('BEGIN', left(), this.#signal)
+    this.#nested = this.#told.has('25001')
+    if (this.#nested) throw new TypeError('the client is in a transaction')
     const { rows } = await this.#ask(assertStatement(schema, lease), left(), this.#signal)
     if (BigInt(rows[0].token) !== lease.token) {
       throw Object.assign(new Error('the owner has a later lease'), { code: NOT_HELD, severity: 'ERROR' })
@@ -77,13 +80,14 @@ export class Transaction {
     if (command !== 'COMMIT') {
       throw Object.assign(new Error('the transaction had failed, and was rolled back'), { severity: 'ERROR' })
     }
-    if (this.#unconfirmed) throw unknown(new Error('the wait for a synchronous standby was cancelled'))
+    if (this.#told.has('25P01')) throw new TypeError('the work has ended its transaction')
+    if (this.#told.has('SyncRepWaitForLSN')) throw unknown(new Error('the wait for a synchronous standby was cancelled'))
   }
 
   // Give the client back, without an open transaction.
   async end(failed) {
     this.#signal.removeEventListener('abort', this.#cut)
-    if (failed && !this.#broken) await this.#ask('ROLLBACK', PATIENCE).catch(() => this.#cutNow())
+    if (failed && !this.#broken && !this.#nested) await this.#ask('ROLLBACK', PATIENCE).catch(() => this.#cutNow())
     for (const [event, listener] of [['error', this.#ended], ['end', this.#ended], ['notice', this.#note]]) {
       this.#client.removeListener(event, listener)
     }

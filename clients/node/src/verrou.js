@@ -43,7 +43,8 @@ export class LeaseStore {
     const link = await this.#links.take(limit(), limit())
     if (!link) throw new Error('no connection in time')
     try {
-      const [{ answer }] = await link.ask(`SET LOCAL statement_timeout = ${Math.ceil(limit())}; SELECT ${expression(link.place.schema)} AS answer`, limit())
+      const timeout = `SET LOCAL statement_timeout = ${Math.ceil(limit())};`
+      const [{ answer }] = await link.ask(`${timeout} SELECT ${expression(link.place.schema)} AS answer`, limit())
       return answer === 't'
     } finally {
       this.#links.give(link)
@@ -55,11 +56,13 @@ export class LeaseStore {
   }
 
   async extend(key, owner, duration) {
-    if (!(await this.#ask((schema) => `${schema}.lease_renew(${text(key)}, ${interval(duration)}, ${text(owner)})`))) throw new E_LOCK_NOT_OWNED()
+    const held = await this.#ask((schema) => `${schema}.lease_renew(${text(key)}, ${interval(duration)}, ${text(owner)})`)
+    if (!held) throw new E_LOCK_NOT_OWNED()
   }
 
   async delete(key, owner) {
-    if (!(await this.#ask((schema) => `${schema}.lease_release(${text(key)}, ${text(owner)})`))) throw new E_LOCK_NOT_OWNED()
+    const held = await this.#ask((schema) => `${schema}.lease_release(${text(key)}, ${text(owner)})`)
+    if (!held) throw new E_LOCK_NOT_OWNED()
   }
 
   // Needs EXECUTE on lease_break, which PUBLIC does not have.
