@@ -64,6 +64,7 @@ class Program:
         self.process = subprocess.Popen(
             [*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
         self.numbers, self.commands = itertools.count(1), {}
+        self.opened = set()     # clients
         self.events = queue.Queue()
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
@@ -107,13 +108,15 @@ class Program:
             source = {"kind": "conninfo", "conninfo": source}
         if servers.edition == "portable":
             options.setdefault("schema", "lease")
+        self.opened.add(client)
         return self("open", client=client, source=source, options=options)
 
     def start_hold(self, resource, lease=None, client="a", **options):
         return self.start("hold", client=client, lease=lease or resource, resource=resource, options=options)
 
     def hold(self, resource, lease=None, client="a", **options):
-        return self.start_hold(resource, lease, client, **options).answer()
+        """Granted. Without a wait, a machine that is very busy may not be quick enough."""
+        return self.start_hold(resource, lease, client, **{"wait": LONG, **options}).answer()
 
     def try_hold(self, resource, lease=None, client="a", **options):
         return self("try", client=client, lease=lease or resource, resource=resource, options=options)
@@ -122,6 +125,17 @@ class Program:
         """As the language ends a program."""
         self.process.stdin.close()
         assert self.process.wait(LONG) == 0
+
+    def is_as_new(self):
+        """Close what a test has opened. False if something is left: then the program is no good for another test."""
+        try:
+            for client in list(self.opened):
+                assert self("close", client=client, timeout=1, limit=20) == []
+        except (Exception, pytest.skip.Exception):
+            return False
+        self.opened.clear()
+        self.events = queue.Queue()
+        return not self.commands
 
     def clean_up(self):
         if self.process.poll() is None:

@@ -4,6 +4,8 @@ The programs of the server are those of $PG_CONFIG, whose installation has the e
 """
 
 import contextlib
+import copy
+import math
 import os
 import pathlib
 import shutil
@@ -36,13 +38,17 @@ def free_port():
 
 
 def wait_until(condition, limit=LONG):
-    end = time.monotonic() + limit
+    """Look often at first. Most of the tests wait, side by side: what looks for long must not take their time."""
+    end, pause = time.monotonic() + limit, 0.01
     while not condition():
         assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.1)
 
 
 class Server:
+    database = "postgres"
+
     def __init__(self, folder, name):
         self.bin = pathlib.Path(subprocess.check_output(
             [os.environ.get("PG_CONFIG", "pg_config"), "--bindir"], text=True).strip())
@@ -57,6 +63,8 @@ class Server:
 
     def init(self):
         self.run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N", "--encoding=UTF8", "--no-locale")
+        hba = self.data / "pg_hba.conf"
+        hba.write_text("host all locked 127.0.0.1/32 scram-sha-256\n" + hba.read_text())
         with open(self.data / "postgresql.conf", "a") as conf:
             conf.write("listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\nfsync = off\n"
                        "shared_preload_libraries = 'lease_lock'\nwal_level = replica\nmax_connections = 300\n"
@@ -95,11 +103,11 @@ class Server:
         self.control("stop", "-m", "immediate")
 
     def dsn(self, port=None, **more):
-        params = {"host": "127.0.0.1", "port": port or self.port, "user": "postgres", "dbname": "postgres", **more}
+        params = {"host": "127.0.0.1", "port": port or self.port, "user": "postgres", "dbname": self.database, **more}
         return " ".join(f"{key}='{value}'" for key, value in params.items())
 
     def sql(self, statement, *params):
-        """Over a connection that stays open: conditions are looked at fifty times a second."""
+        """Over a connection that stays open: conditions are looked at many times a second."""
         try:
             cursor = self.connection.execute(statement, params or None)
         except (AttributeError, psycopg.OperationalError):
@@ -110,6 +118,12 @@ class Server:
     def value(self, statement, *params):
         rows = self.sql(statement, *params)
         return rows[0][0] if rows else None
+
+    def in_database(self, name):
+        """The same server, seen from another database."""
+        other = copy.copy(self)
+        other.database, other.connection = name, None
+        return other
 
     # What the tests ask
 
@@ -155,14 +169,14 @@ class Proxy:
     "cut answer" or "swallow answer" after it was.
     """
 
-    def __init__(self, port):
+    def __init__(self, port, at=0):
         self.to = port
         self.swallow, self.drip = set(), set()
         self.delay = {"request": 0, "answer": 0}
         self.trigger = None     # word, action
         self.gone, self.muted = set(), set()       # sockets of clients
         self.seen = 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = socket.create_server(("127.0.0.1", at))
         self.port = self.listener.getsockname()[1]
         self.sockets = [self.listener]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -258,8 +272,58 @@ def server(folder):
 
 
 @pytest.fixture
+def database(server):
+    """A database of its own, with the extension."""
+    server.sql("CREATE DATABASE own TEMPLATE template0")
+    own = server.in_database("own")
+    own.sql("CREATE EXTENSION lease_lock")
+    yield own
+    own.connection.close()
+    server.sql("DROP DATABASE own WITH (FORCE)")
+
+
+class Role:
+    def __init__(self, server, name):
+        self.server, self.name, self.dsn = server, name, server.dsn(user=name)
+
+    def alter(self, what):
+        self.server.sql(f"ALTER ROLE {self.name} {what}")
+
+    def end_sessions(self):
+        self.server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", self.name)
+
+
+@pytest.fixture
+def make_role(server):
+    made = []
+
+    def make(options="", name="app"):
+        server.sql(f"CREATE ROLE {name} LOGIN {options}")
+        made.append(Role(server, name))
+        return made[-1]
+
+    yield make
+    server.sql("SELECT lease_break(resource) FROM lease_status")
+    for role in made:
+        role.end_sessions()
+        server.sql(f"DROP ROLE {role.name}")
+
+
+@pytest.fixture
+def missing_standby(server):
+    """Set while the test runs, and reset by it or in the end: commits wait for a standby that does not exist."""
+    def set_standby(name):
+        server.sql(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+        server.sql("SELECT pg_reload_conf()")
+        wait_until(lambda: server.value("SHOW synchronous_standby_names") == name)
+    yield set_standby
+    set_standby("")
+    server.sql("ALTER SYSTEM RESET synchronous_standby_names")
+
+
+@pytest.fixture
 def another(tmp_path):
-    """A server that may be stopped; with others that a test starts."""
+    """A server that may be lost; with others that a test starts."""
     server = Server(tmp_path, "another").init().start()
     server.install()
     started = [server]
@@ -268,13 +332,19 @@ def another(tmp_path):
         server.control("stop", "-m", "immediate")
 
 
+measured = {"at": -math.inf, "slow": 1}
+
+
 @pytest.fixture
 def slow(server):
-    """How many times slower than a quiet machine is this one now? So much longer is a ttl that steps must not outlast."""
+    """How many times slower than a quiet machine is this one? So much longer is a ttl that steps must not outlast."""
     since = time.monotonic()
-    for _ in range(10):
-        psycopg.connect(server.dsn()).close()
-    return min(8, 1 + int((time.monotonic() - since) / 0.5))
+    if since > measured["at"] + 10:
+        for _ in range(2):
+            psycopg.connect(server.dsn()).close()
+        measured["at"] = time.monotonic()
+        measured["slow"] = min(8, 1 + int((measured["at"] - since) / 0.1))
+    return measured["slow"]
 
 
 @pytest.fixture(scope="session")
@@ -307,8 +377,8 @@ def dsn(request, server):
 def make_proxy(server):
     made = []
 
-    def make(port=None):
-        made.append(Proxy(port or server.port))
+    def make(port=None, **more):
+        made.append(Proxy(port or server.port, **more))
         return made[-1]
 
     yield make

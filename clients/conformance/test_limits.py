@@ -4,33 +4,28 @@ import time
 
 import pytest
 
-from servers import LONG, wait_until
+from servers import LONG, free_port, wait_until
 
 # What the table of README.md allows, and as much again for a slow machine.
 SHORT = 25
 
 
 @pytest.mark.parametrize("why", ["occupied", "shut", "role is full"])
-def test_a_transaction_begins_in_time_or_fails(program, server, slow, why):
-    server.sql("CREATE ROLE few LOGIN")
-    try:
-        program.open({"kind": "pool", "conninfo": server.dsn(user="few"), "size": 1, "min": 0})
-        program.hold("t", ttl=6 * slow)
-        if why == "occupied":
-            program("occupy", client="a", number=1)
-        elif why == "shut":
-            program("shut", client="a")
-        else:
-            server.wait_for_renewal("t")    # the keeper has its connection
-            server.sql("ALTER ROLE few CONNECTION LIMIT 0")
-        assert program.error("transaction", lease="t", statements=["SELECT 1"], limit=SHORT).name == "Driver"
-        program("check", lease="t")
-        assert program("release", lease="t") is True
-        assert program("close", client="a", limit=SHORT) == []
-    finally:
-        server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'few'")
-        server.sql("SELECT lease_break(resource) FROM lease_status")
-        server.sql("DROP ROLE few")
+def test_a_transaction_begins_in_time_or_fails(program, server, make_role, slow, why):
+    role = make_role()
+    program.open({"kind": "pool", "conninfo": role.dsn, "size": 1, "min": 0})
+    program.hold("t", ttl=6 * slow)
+    if why == "occupied":
+        program("occupy", client="a", number=1)
+    elif why == "shut":
+        program("shut", client="a")
+    else:
+        server.wait_for_renewal("t")    # the keeper has its connection
+        role.alter("CONNECTION LIMIT 0")
+    assert program.error("transaction", lease="t", statements=["SELECT 1"], limit=SHORT).name == "Driver"
+    program("check", lease="t")
+    assert program("release", lease="t") is True
+    assert program("close", client="a", limit=SHORT) == []
 
 
 def test_close_ends_beside_a_wait_without_limit(program, server):
@@ -60,24 +55,36 @@ def test_close_ends_in_time_and_says_what_it_could_not_end(program, server, prox
     wait_until(lambda: not server.is_held("left"))      # it goes on
 
 
-def test_wait_is_the_limit_while_the_server_is_away(program, another):
-    server = another[0]
-    program.open(server.dsn())
-    server.control("stop", "-m", "fast")
-    another.clear()
+def test_wait_is_the_limit_while_the_server_is_away(program, server, make_proxy):
+    port = free_port()      # nobody listens there
+    program.open(server.dsn(port))
     since = time.monotonic()
-    assert program.error("hold", client="a", lease="x", resource="x", options={"wait": 3}, limit=SHORT).name == "Driver"
-    assert time.monotonic() - since >= 2
+    assert program.error("hold", client="a", lease="x", resource="x", options={"wait": 2}, limit=SHORT).name == "Driver"
+    assert time.monotonic() - since >= 1
     assert program.error("hold", client="a", lease="x", resource="x", options={}, limit=SHORT).name == "Driver"
     coming = program.start_hold("x", wait=LONG)
-    time.sleep(1)
-    server.start()
-    another.append(server)
+    time.sleep(0.5)
+    make_proxy(at=port)
     coming.answer()
 
 
-def test_wait_goes_on_when_the_server_restarts(program, another):
-    server = another[0]
+@pytest.mark.recent
+@pytest.mark.extension("its waiters are not told by their process")
+@pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
+def test_wait_goes_on_when_an_administrator_ends_its_statement(program, server, how):
+    program.open(server.dsn())
+    server.sql("SELECT lease_acquire('x', '1 hour', 'other')")
+    waiting = program.start_hold("x", wait=LONG)
+    wait_until(lambda: server.waiters("x") == 1)
+    statement = "SELECT pid, query_start FROM pg_stat_activity JOIN lease_waiters USING (pid) WHERE resource = 'x'"
+    first = server.sql(statement)
+    assert server.value(f"SELECT {how}(%s)", first[0][0])
+    wait_until(lambda: server.sql(statement) not in ([], first))
+    server.sql("SELECT lease_release('x', 'other')")
+    waiting.answer()
+
+
+def test_wait_goes_on_when_the_server_restarts(program, server):
     program.open(server.dsn())
     server.sql("SELECT lease_acquire('x', '1 hour', 'other')")
     waiting = program.start_hold("x", wait=LONG)
@@ -88,45 +95,52 @@ def test_wait_goes_on_when_the_server_restarts(program, another):
     waiting.answer()
 
 
-def test_a_server_that_is_full_is_tried_again(program, another):
+def test_a_server_that_is_full_is_tried_again(program, make_role, slow):
     """53300 ends neither a wait nor an election."""
-    server = another[0]
-    server.sql("CREATE ROLE few LOGIN CONNECTION LIMIT 0")
-    program.open(server.dsn(user="few"))
+    role = make_role("CONNECTION LIMIT 0")
+    program.open(role.dsn)
     assert program.error("hold", client="a", lease="x", resource="x", options={}, limit=SHORT).name == "Driver"
     waiting = program.start_hold("x", wait=LONG)
-    election = program.start("elect", client="a", resource="leader", options={"ttl": 2})
-    time.sleep(4)
+    election = program.start("elect", client="a", resource="leader", options={"ttl": 3 * slow})
+    time.sleep(3)
     assert not waiting.answered.is_set() and not election.answered.is_set()
-    server.sql("ALTER ROLE few CONNECTION LIMIT -1")
+    role.alter("CONNECTION LIMIT -1")
     waiting.answer()
     program.event("elected", id=election.id)
     program("go", of=election.id)
     election.answer()
 
 
-def test_a_read_only_server_is_tried_again_with_pauses(program, another):
-    server = another[0]
-    program.open(server.dsn(application_name="readonly"))
-    server.sql("ALTER SYSTEM SET default_transaction_read_only = on")
-    server.sql("SELECT pg_reload_conf()")
-    wait_until(lambda: server.value("SHOW default_transaction_read_only") == "on")
-    before = server.value("SELECT xact_rollback FROM pg_stat_database WHERE datname = 'postgres'")
-    failed = program.error("hold", client="a", lease="x", resource="x", options={"wait": 4}, limit=SHORT)
+def test_a_read_only_server_is_tried_again_with_pauses(program, server, make_role):
+    role = make_role()
+    role.alter("SET default_transaction_read_only = on")
+    program.open(role.dsn)
+    rolled_back = "SELECT xact_rollback FROM pg_stat_database WHERE datname = 'postgres'"
+    before = server.value(rolled_back)
+    failed = program.error("hold", client="a", lease="x", resource="x", options={"wait": 3}, limit=SHORT)
     assert (failed.name, failed.sqlstate) == ("Driver", "25006")
     server.sql("SELECT pg_stat_force_next_flush()")
-    after = server.value("SELECT xact_rollback FROM pg_stat_database WHERE datname = 'postgres'")
-    assert after - before < 30
+    assert server.value(rolled_back) - before < 30
     waiting = program.start_hold("x", wait=LONG)
-    server.sql("ALTER SYSTEM RESET default_transaction_read_only")
-    server.sql("SELECT pg_reload_conf()")
+    role.alter("RESET default_transaction_read_only")
+    role.end_sessions()
     waiting.answer()
 
 
-def test_a_mistake_is_raised_at_once(program, server):
-    program.open(server.dsn(dbname="postgres"))
-    failed = program.error("hold", client="a", lease="x", resource="x", options={"wait": 20 * LONG, "mode": "odd"}, limit=SHORT)
-    assert failed.sqlstate == "22023"
+@pytest.mark.parametrize("what", ["mode", *(pytest.param(what, marks=pytest.mark.recent) for what in ("password", "database"))])
+def test_a_mistake_is_raised_at_once(program, server, make_role, what):
+    """Also a mistake of which the server tells when it refuses a connection, where a driver may hide the SQLSTATE."""
+    if what == "password":
+        role = make_role("PASSWORD 'secret'", name="locked")
+    program.open({"mode": server.dsn(), "database": server.dsn(dbname="nowhere"),
+                  "password": server.dsn(user="locked", password="guess")}[what])
+    options = {"wait": 20 * LONG, "mode": "odd" if what == "mode" else "shared"}
+    failed = program.error("hold", client="a", lease="x", resource="x", options=options, limit=SHORT)
+    assert failed.name == "Driver"
+    assert failed.sqlstate == "22023" or what != "mode"
+    if what == "password":
+        role.alter("PASSWORD 'guess'")
+        program.hold("x", wait=LONG)
 
 
 @pytest.mark.parametrize("fault", ["silence", "drip"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servers import wait_until
+from servers import LONG, wait_until
 
 
 @pytest.fixture
@@ -26,6 +26,21 @@ def test_a_commit_without_an_answer_is_unknown(program, server, proxy, make_prox
     assert program("release", lease="c") is True
 
 
+@pytest.mark.recent
+def test_a_commit_whose_synchronous_wait_was_cancelled_is_unknown(program, server, table, missing_standby):
+    """It is done here, and a failover may undo it."""
+    program.open(server.dsn(application_name="outcome"))
+    program.hold("s", ttl=600)
+    command = program.start("transaction", lease="s", statements=["INSERT INTO entry VALUES (1)"], pause=True)
+    program.event("paused", id=command.id)
+    missing_standby("nobody")
+    program("go", of=command.id)
+    wait_until(lambda: server.value("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+    assert command.error().name == "OutcomeUnknown"
+    missing_standby("")
+    assert table() == [1]
+
+
 def test_a_commit_that_did_not_arrive_is_unknown_too(program, server, proxy, slow, table):
     program.open(server.dsn(proxy.port, application_name="outcome"))
     program.hold("c", ttl=600)
@@ -44,18 +59,26 @@ def test_a_commit_behind_a_silent_network_is_bounded_by_the_lease(program, serve
     assert command.error(limit=8 * slow).name in ("OutcomeUnknown", "LeaseLost")
 
 
-def test_a_loss_in_a_transaction_rolls_back(program, server, proxy, slow, table):
+@pytest.mark.parametrize("when", ["between statements", "in a statement"])
+def test_a_loss_in_a_transaction_rolls_back(program, server, proxy, slow, table, when):
     program.open(server.dsn(proxy.port, application_name="outcome"))
     program.hold("l", ttl=4 * slow)
-    command = program.start("transaction", lease="l", statements=["INSERT INTO entry VALUES (1)"], pause=True)
-    program.event("paused", id=command.id)
+    statements = ["INSERT INTO entry VALUES (1)"]
+    if when == "in a statement":
+        command = program.start("transaction", lease="l", statements=[*statements, f"SELECT pg_sleep({20 * LONG})"])
+        wait_until(lambda: server.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
+    else:
+        command = program.start("transaction", lease="l", statements=statements, pause=True)
+        program.event("paused", id=command.id)
     proxy.silence()
     program.event("lost", lease="l")
     program("go", of=command.id)
     lost = command.error()
     assert (lost.name, lost.reason) == ("LeaseLost", "expired")
     proxy.cut()
-    wait_until(lambda: server.value("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in%'") == 0)
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+    wait_until(lambda: server.value(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outcome' AND xact_start IS NOT NULL") == 0)
     assert table() == []
 
 

@@ -1,7 +1,7 @@
 """What a holder does when the network, the server, its clock or the holder itself fails.
 
 LEASES_ROUNDS leases are tried with a silent network, all at the same time, with a ttl of 3 s. By default there are 3,
-with a longer ttl.
+with a ttl of 6 s.
 """
 
 import os
@@ -16,7 +16,7 @@ from promise import granted_at, lost_before_granted
 from servers import LONG, wait_until
 
 ROUNDS = int(os.environ.get("LEASES_ROUNDS", "3"))
-TTL = 3 if "LEASES_ROUNDS" in os.environ else 12     # a sixth of it is what the holder may be late
+TTL = 3 if "LEASES_ROUNDS" in os.environ else 6     # a sixth of it is what the holder may be late
 
 
 def next_lost(program):
@@ -25,10 +25,10 @@ def next_lost(program):
 
 
 @pytest.fixture
-def start_holder(start_program):
-    """A program that holds leases, each with a keeper of its own."""
-    def start(dsn, ttl, *resources, **env):
-        program = start_program(**env)
+def start_holder(client, request):
+    """The client's program, which holds leases, each with a keeper of its own. With `own` it is started for this test."""
+    def start(dsn, ttl, *resources, own=False, **env):
+        program = request.getfixturevalue("start_program")(**env) if own or env else request.getfixturevalue("program")
         for resource in resources:
             program.open(dsn, client=resource)
             program.hold(resource, client=resource, ttl=ttl, wait=LONG)
@@ -61,18 +61,14 @@ def test_lost_before_granted_when_answers_do_not_come(server, proxy, slow, start
     assert granted_at(server, "answers") > event["at"]
 
 
-def test_the_end_of_a_call_is_not_confused_by_extra_float_digits(server, proxy, slow, start_holder):
+def test_the_end_of_a_call_is_not_confused_by_extra_float_digits(server, make_role, slow, start_holder):
     """After a wait, the count starts when the lease was granted, which the server tells."""
-    server.sql("CREATE ROLE rough LOGIN; ALTER ROLE rough SET extra_float_digits = -15")
-    try:
-        server.sql("SELECT lease_acquire('digits', '2500 ms', 'first')")
-        holder = start_holder(server.dsn(proxy.port, user="rough"), 6 * slow, "digits")
-        left = holder("state", lease="digits")["remaining"]
-        assert left <= server.time_left("digits") - slow * 0.9
-    finally:
-        holder("close", client="digits")
-        server.sql("SELECT lease_break('digits')")
-        server.sql("DROP ROLE rough")
+    role = make_role()
+    role.alter("SET extra_float_digits = -15")
+    server.sql("SELECT lease_acquire('digits', '2500 ms', 'first')")
+    holder = start_holder(role.dsn, 6 * slow, "digits")
+    left = holder("state", lease="digits")["remaining"]
+    assert left <= server.time_left("digits") - slow * 0.9
 
 
 def test_a_stepped_clock_changes_nothing(server, proxy, slow, start_holder, tmp_path):
@@ -82,7 +78,7 @@ def test_a_stepped_clock_changes_nothing(server, proxy, slow, start_holder, tmp_
     offset = tmp_path / "offset"
     offset.write_text("+0\n")
     holder = start_holder(
-        server.dsn(proxy.port), 9 * slow, "stepped", LD_PRELOAD=str(library), FAKETIME_TIMESTAMP_FILE=str(offset),
+        server.dsn(proxy.port), 6 * slow, "stepped", LD_PRELOAD=str(library), FAKETIME_TIMESTAMP_FILE=str(offset),
         FAKETIME_NO_CACHE="1", FAKETIME_DONT_FAKE_MONOTONIC="1", DONT_FAKE_MONOTONIC="1")
     for step in ("+1d\n", "-1d\n"):
         offset.write_text(step)
@@ -92,10 +88,10 @@ def test_a_stepped_clock_changes_nothing(server, proxy, slow, start_holder, tmp_
 
 
 def test_a_short_silence_is_survived(server, proxy, slow, start_holder):
-    holder = start_holder(server.dsn(proxy.port), 18 * slow, "short")
+    holder = start_holder(server.dsn(proxy.port), 9 * slow, "short")
     server.wait_for_renewal("short")
     proxy.silence()
-    time.sleep(7 * slow + 1)    # more than a third of the ttl: a renewal gets no answer
+    time.sleep(4 * slow)    # more than a third of the ttl: a renewal gets no answer
     proxy.silence(False)
     server.wait_for_renewal("short")
     assert holder.events.empty()
@@ -103,7 +99,7 @@ def test_a_short_silence_is_survived(server, proxy, slow, start_holder):
 
 
 def test_a_killed_holder_keeps_the_lease_until_its_time_is_over(server, slow, start_holder):
-    holder = start_holder(server.dsn(), 6 * slow, "killed")
+    holder = start_holder(server.dsn(), 3 * slow, "killed", own=True)
     holder.process.kill()
     assert server.value("SELECT lease_acquire('killed', '1 min', 'other')") is False
     granted_at(server, "killed")
@@ -111,7 +107,7 @@ def test_a_killed_holder_keeps_the_lease_until_its_time_is_over(server, slow, st
 
 
 def test_a_stopped_holder_finds_out_when_it_goes_on(server, slow, start_holder):
-    holder = start_holder(server.dsn(), 4 * slow, "stopped")
+    holder = start_holder(server.dsn(), 4 * slow, "stopped", own=True)
     holder.process.send_signal(signal.SIGSTOP)
     granted_at(server, "stopped")
     assert holder.events.empty()
@@ -122,9 +118,8 @@ def test_a_stopped_holder_finds_out_when_it_goes_on(server, slow, start_holder):
     assert server.is_held("stopped")
 
 
-def test_a_restart_is_survived(another, slow, start_holder):
-    server = another[0]
-    holder = start_holder(server.dsn(), 20 * slow, "restart")
+def test_a_restart_is_survived(server, slow, start_holder):
+    holder = start_holder(server.dsn(), 12 * slow, "restart")
     for mode in ("fast", "immediate"):
         server.control("restart", "-m", mode)
         assert server.is_held("restart")
@@ -146,7 +141,7 @@ def test_a_failover_is_survived(another, make_proxy, slow, start_holder, client,
         if "first" in way:
             ports.reverse()
         dsn = f"host=127.0.0.1,127.0.0.1 port={ports[0]},{ports[1]} user=postgres dbname=postgres"
-    holder = start_holder(dsn, 30 * slow, "failover")
+    holder = start_holder(dsn, 18 * slow, "failover")
     wait_until(lambda: standby.is_held("failover"))
     if way == "several hosts":
         proxy.silence()     # the first host does not even refuse
@@ -188,16 +183,14 @@ def test_one_locked_row_does_not_lose_other_leases(program, server, slow):
 
 
 @pytest.mark.parametrize("what", ["renewal", "grant"])
-def test_a_synchronous_wait_that_was_cancelled_is_no_grant(program, another, slow, what):
+def test_a_synchronous_wait_that_was_cancelled_is_no_grant(program, server, make_role, missing_standby, slow, what):
     """It is known by the source function of the warning: a role hides the warnings, and their text is translated."""
-    server = another[0]
-    server.sql("CREATE ROLE quiet LOGIN; ALTER ROLE quiet SET client_min_messages = error")
-    program.open(server.dsn(user="quiet"))
+    role = make_role(name="quiet")
+    role.alter("SET client_min_messages = error")
+    program.open(role.dsn)
     if what == "renewal":
         program.hold("sync", ttl=12 * slow)
-    server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-    server.sql("SELECT pg_reload_conf()")
-    wait_until(lambda: server.value("SHOW synchronous_standby_names") == "nobody")
+    missing_standby("nobody")
     asked = program.start_hold("sync", ttl=60, wait=LONG) if what == "grant" else None
     for _ in range(2):
         wait_until(lambda: server.value(
@@ -206,8 +199,7 @@ def test_a_synchronous_wait_that_was_cancelled_is_no_grant(program, another, slo
         assert program.event("lost", lease="sync")["reason"] == "expired"
     else:
         assert not asked.answered.is_set()
-    server.sql("ALTER SYSTEM RESET synchronous_standby_names")
-    server.sql("SELECT pg_reload_conf()")
+    missing_standby("")
     if asked:
         asked.answer()
         assert server.is_held("sync")

@@ -1,6 +1,5 @@
-// For the tests: the server, and a proxy in front of it that can be silent.
+// For the tests: the server, and what they ask it.
 
-import net from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 
@@ -18,6 +17,17 @@ export async function sql(text, values) {
 // Two test files may create it at the same time.
 export const start = () => sql('CREATE EXTENSION IF NOT EXISTS lease_lock').catch(() => sql('CREATE EXTENSION IF NOT EXISTS lease_lock'))
 export const stop = () => admin.end()
+
+// How many times slower than a quiet machine is this one? So much longer is a ttl that a renewal must not miss.
+export async function slow() {
+  const since = Date.now()
+  for (let n = 0; n < 2; n++) {
+    const client = new pg.Client(server)
+    await client.connect()
+    await client.end()
+  }
+  return Math.min(8, 1 + Math.floor((Date.now() - since) / 100))
+}
 
 export async function until(condition) {
   const end = Date.now() + LONG
@@ -41,39 +51,4 @@ export function aborted(signal) {
     if (signal.aborted) resolve()
     signal.addEventListener('abort', resolve)
   })
-}
-
-// Passes connections on to the server. While `silent`, it swallows what comes from either side.
-export class Proxy {
-  silent = false
-  swallowAfter = null // a word of a request: it is passed on, and nothing comes back any more
-  sockets = new Set()
-
-  static async start() {
-    const proxy = new Proxy()
-    proxy.listener = net.createServer((client) => proxy.pass(client)).listen(0, '127.0.0.1')
-    await new Promise((resolve) => proxy.listener.on('listening', resolve))
-    proxy.at = { ...server, port: proxy.listener.address().port }
-    return proxy
-  }
-
-  pass(client) {
-    this.sockets.add(client.on('error', () => {}))
-    if (this.silent) return
-    const target = net.connect(server.port, '127.0.0.1').on('error', () => {})
-    this.sockets.add(target)
-    let swallowed = false
-    for (const [from, to] of [[client, target], [target, client]]) {
-      from.on('data', (data) => {
-        if (from === client && this.swallowAfter && data.includes(this.swallowAfter)) swallowed = true
-        if (!this.silent && !(swallowed && from === target)) to.write(data)
-      })
-      from.on('close', () => this.silent || to.end())
-    }
-  }
-
-  close() {
-    for (const socket of this.sockets) socket.destroy()
-    this.listener.close()
-  }
 }

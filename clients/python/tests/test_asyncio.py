@@ -46,8 +46,8 @@ async def test_blocks_and_awaits(server):
 
 @in_loop
 async def test_a_busy_event_loop_does_not_stop_renewal(server, slow):
-    async with AsyncLeases(server.dsn()) as leases, leases.hold("busy", ttl=6 * slow) as lease:
-        time.sleep(7 * slow)
+    async with AsyncLeases(server.dsn()) as leases, leases.hold("busy", ttl=3 * slow) as lease:
+        time.sleep(4 * slow)
         assert server.is_held("busy")
         lease.check()
 

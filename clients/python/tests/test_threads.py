@@ -159,7 +159,7 @@ atexit.register(shutdown)
 
 def test_a_child_process_has_no_lease(server, slow):
     """Neither may the child renew or release what the parent holds, nor end the parent's connections."""
-    with Leases(server.dsn()) as leases, leases.hold("parent", ttl=6 * slow) as lease, leases.hold("count", if_own="count"):
+    with Leases(server.dsn()) as leases, leases.hold("parent", ttl=3 * slow) as lease, leases.hold("count", if_own="count"):
         with lease.transaction() as cursor:
             cursor.execute("SELECT 1")
         child = os.fork()
@@ -174,7 +174,7 @@ def test_a_child_process_has_no_lease(server, slow):
                 print(repr(error), file=sys.stderr)
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        time.sleep(7 * slow)
+        time.sleep(4 * slow)
         assert not lease.lost.is_set() and server.is_held("parent") and server.is_held("count")
         with lease.transaction() as cursor:
             cursor.execute("SELECT 1")
@@ -211,13 +211,13 @@ def test_rows_of_a_pool_are_as_it_makes_them(server):
 
 
 def test_500_leases_with_one_connection(server, slow):
-    ttl = 12 * slow
+    ttl = 9 * slow
     with Leases(server.dsn(application_name="crowd")) as leases:
         held = [leases.hold(f"crowd:{n}", ttl=ttl) for n in range(500)]
         keeper, statements = leases._core.keeper, []
         ask = keeper._ask
         keeper._ask = lambda *args: (statements.append(args), ask(*args))[1]
-        time.sleep(10 * slow)
+        time.sleep(7 * slow)
         assert statements and not any(lease.lost.is_set() for lease in held)
         assert len(server.held("crowd:%")) == 500
         # Those that are renewed together are at least a twelfth of the ttl wide: some ten statements, more if one fails.
@@ -238,13 +238,13 @@ def test_an_error_of_the_system_keeps_nothing_from_being_told_or_renewed(server,
 
     told = []
     with Leases(connect) as leases:
-        lease = leases.hold("system", ttl=(2 if until == "lost" else 15) * slow, on_lost=told.append)
+        lease = leases.hold("system", ttl=(2 if until == "lost" else 9) * slow, on_lost=told.append)
         fails.set()
         server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'system'")
         if until == "lost":
             wait_until(lambda: told == [lease])
         else:
-            time.sleep(5 * slow)
+            time.sleep(4 * slow)
             fails.clear()
             server.wait_for_renewal("system")
 
