@@ -132,7 +132,7 @@ is(held($node, 'job'), 0, 'then it is released');
 	foreach (1 .. 5)
 	{
 		kill('USR1', $run->{pid});
-		until_true('the signal is handled', sub { slurp_file("/proc/$run->{pid}/status") =~ /^SigPnd:\s+0+$.*^ShdPnd:\s+0+$/ms });
+		until_true('the signal is handled', sub { slurp_file("/proc/$run->{pid}/status") =~ /^SigPnd:\s+0+\nShdPnd:\s+0+\n/m });
 	}
 	append_to_file("$file.go", '');
 	until_true('the command ends', sub { !process_runs($command) });

@@ -156,7 +156,7 @@ sub renew_now
 {
 	my ($node) = @_;
 
-	$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~ 'lease_re(quest|new)'
+	$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~ 'lease_re(quest|new)|pg_extension'
 		AND pid <> pg_backend_pid()});
 	return;
 }
