@@ -34,8 +34,9 @@ synchronous_commit = off
 autovacuum_naptime = 1s
 CONF
 
-# In the portable edition, slot 0 stays while the resource has other rows.
-my $purged = is_portable() ? ' AND (slot > 0 OR NOT EXISTS (SELECT FROM lease_lock AS o WHERE o.resource = l.resource AND o.slot > 0))' : '';
+# In the portable edition, slot 0 stays while the resource has other rows, and these stay while slot 0 is held.
+my $purged = is_portable() ? ' AND NOT EXISTS (SELECT FROM lease_lock AS o WHERE o.resource = l.resource AND o.slot <> l.slot
+	AND (l.slot = 0 OR o.slot = 0 AND o.expires_at > clock_timestamp()))' : '';
 
 $node->safe_psql('postgres', q{
 	-- An hour passes.
