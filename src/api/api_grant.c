@@ -25,7 +25,10 @@ PG_FUNCTION_INFO_V1(lease_acquire_any);
 PG_FUNCTION_INFO_V1(lease_request);
 PG_FUNCTION_INFO_V1(lease_wait);
 
-/* Get ttl, owner and, if the function has one more argument, wait, from argument number argno on. Returns the time to wait. */
+/*
+ * Get ttl, owner and, if the function has one more argument, wait, from
+ * argument number argno on. Returns the time to wait.
+ */
 static int64
 ttl_owner_wait_args(FunctionCallInfo fcinfo, int argno, LeaseRequest *request, text *resource)
 {
@@ -47,7 +50,8 @@ acquire(FunctionCallInfo fcinfo, LeaseMode mode, const char *function)
 		request.permits = permits_arg(fcinfo, argno++, request.resource);
 	wait = ttl_owner_wait_args(fcinfo, argno, &request, request.resource);
 	require_writable(function);
-	PG_RETURN_BOOL(acquire_any(&request, &request.resource, 1, wait, WAIT_INSIDE_TRANSACTION).granted);
+	PG_RETURN_BOOL(acquire_any(&request, &request.resource, 1, wait,
+							   WAIT_INSIDE_TRANSACTION).granted);
 }
 
 /* lease_acquire(resource text, ttl interval, owner text [, wait interval]) returns boolean */
@@ -57,21 +61,30 @@ lease_acquire(PG_FUNCTION_ARGS)
 	return acquire(fcinfo, MODE_EXCLUSIVE, "lease_acquire()");
 }
 
-/* lease_acquire_shared(resource text, ttl interval, owner text [, wait interval]) returns boolean */
+/*
+ * lease_acquire_shared(resource text, ttl interval, owner text [, wait
+ * interval]) returns boolean
+ */
 Datum
 lease_acquire_shared(PG_FUNCTION_ARGS)
 {
 	return acquire(fcinfo, MODE_SHARED, "lease_acquire_shared()");
 }
 
-/* lease_acquire_permit(resource text, permits integer, ttl interval, owner text [, wait interval]) returns boolean */
+/*
+ * lease_acquire_permit(resource text, permits integer, ttl interval, owner
+ * text [, wait interval]) returns boolean
+ */
 Datum
 lease_acquire_permit(PG_FUNCTION_ARGS)
 {
 	return acquire(fcinfo, MODE_PERMIT, "lease_acquire_permit()");
 }
 
-/* lease_acquire_all(resources text[], ttl interval, owner text [, wait interval]) returns boolean */
+/*
+ * lease_acquire_all(resources text[], ttl interval, owner text [, wait
+ * interval]) returns boolean
+ */
 Datum
 lease_acquire_all(PG_FUNCTION_ARGS)
 {
@@ -93,7 +106,8 @@ lease_acquire_any(PG_FUNCTION_ARGS)
 	GrantOutcome outcome;
 
 	require_writable("lease_acquire_any()");
-	outcome = acquire_any(&request, resources.given, resources.number, wait, WAIT_INSIDE_TRANSACTION);
+	outcome = acquire_any(&request, resources.given, resources.number, wait,
+						  WAIT_INSIDE_TRANSACTION);
 	if (!outcome.granted)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(outcome.resource);

@@ -82,7 +82,8 @@ Datum
 lease_renew_several(PG_FUNCTION_ARGS)
 {
 	Resources	resources = resources_arg(fcinfo, 0);
-	SeveralRenewals renewals = {.action = {.verb = LEASE_RENEW}, .resources = resources.sorted, .nresources = resources.number};
+	SeveralRenewals renewals = {.action = {.verb = LEASE_RENEW}, .resources = resources.sorted,
+								.nresources = resources.number};
 
 	renewals.action.ttl = ttl_arg(fcinfo, 1, resources.given[0]);
 	renewals.action.claim.owner = owner_arg(fcinfo, 2);

@@ -38,12 +38,14 @@ channel_arg(FunctionCallInfo fcinfo, int argno)
 {
 	text	   *channel = PG_ARGISNULL(argno) ? NULL : PG_GETARG_TEXT_PP(argno);
 
-	if (channel == NULL || VARSIZE_ANY_EXHDR(channel) == 0 || VARSIZE_ANY_EXHDR(channel) >= NAMEDATALEN)
+	if (channel == NULL || VARSIZE_ANY_EXHDR(channel) == 0 ||
+		VARSIZE_ANY_EXHDR(channel) >= NAMEDATALEN)
 		ereport(ERROR,
 				(errcode_argument(channel == NULL),
 				 channel == NULL ? errmsg("channel of a watch must not be null") :
 				 errmsg("channel of a watch is empty or too long: \"%s\"", printable(channel)),
-				 errhint("Give the name of a channel, as in LISTEN: 1 to %d bytes.", NAMEDATALEN - 1)));
+				 errhint("Give the name of a channel, as in LISTEN: 1 to %d bytes.",
+						 NAMEDATALEN - 1)));
 	return channel;
 }
 
@@ -83,7 +85,8 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("event to watch is unknown: \"%s\"", printable_string(name)),
-					 errhint("The events are granted, taken_over, renewed, released, transferred, downgraded, broken and expired.")));
+					 errhint("The events are granted, taken_over, renewed, released, transferred, "
+							 "downgraded, broken and expired.")));
 		events |= EVENT_BIT(event);
 	}
 	if (events == 0)

@@ -87,7 +87,8 @@ check_name(text *name, const NameMessages *messages)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg(messages->too_long, MAX_NAME_LENGTH),
 				 errdetail("It has %d bytes.", length),
-				 errhint("Use a digest as the name, for example encode(sha256(convert_to(name, 'UTF8')), 'hex').")));
+				 errhint("Use a digest as the name, for example encode(sha256(convert_to(name, "
+						 "'UTF8')), 'hex').")));
 	return name;
 }
 
@@ -158,7 +159,8 @@ require_ttl_allowed(int64 ttl, const text *resource)
 				 errmsg("ttl of leases is longer than allowed") :
 				 errmsg("ttl of the lease on \"%s\" is longer than allowed", printable(resource)),
 				 errdetail_max_ttl(),
-				 errhint("Use a shorter ttl and renew the lease in time, or ask a superuser to raise the setting.")));
+				 errhint("Use a shorter ttl and renew the lease in time, or ask a superuser to "
+						 "raise the setting.")));
 }
 
 /*
@@ -177,7 +179,8 @@ ttl_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 				 errmsg("ttl of leases must not be null") :
 				 errmsg("ttl of the lease on \"%s\" must not be null", printable(resource)),
 				 errhint("For a lease that lasts until it is released, give a long ttl. "
-						 "For one that ends with the session, call lease_request() with session => true.")));
+						 "For one that ends with the session, "
+						 "call lease_request() with session => true.")));
 	if (!interval_arg(fcinfo, argno, 1, &ttl))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -203,11 +206,15 @@ wait_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("wait for the lease on \"%s\" is out of range: %s",
 						printable(resource), shown_interval(fcinfo, argno)),
-				 errhint("Give an interval of zero to 100000 years, or NULL to wait without limit.")));
+				 errhint("Give an interval of zero to 100000 years, or NULL to wait without "
+						 "limit.")));
 	return wait;
 }
 
-/* Get the time that holders have to stop after a break, in microseconds, from argument number argno. */
+/*
+ * Get the time that holders have to stop after a break, in microseconds, from
+ * argument number argno.
+ */
 int64
 grace_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 {
@@ -248,8 +255,10 @@ permits_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 				(errcode_argument(PG_ARGISNULL(argno)),
 				 PG_ARGISNULL(argno) ?
 				 errmsg("number of permits for \"%s\" must not be null", printable(resource)) :
-				 errmsg("number of permits for \"%s\" is out of range: %d", printable(resource), permits),
-				 errhint("Give the number of owners that may have a permit at a time: 1 to %d.", MAX_SLOT)));
+				 errmsg("number of permits for \"%s\" is out of range: %d", printable(resource),
+						permits),
+				 errhint("Give the number of owners that may have a permit at a time: 1 to %d.",
+						 MAX_SLOT)));
 	return permits;
 }
 
@@ -257,7 +266,8 @@ permits_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 Datum
 payload_arg(FunctionCallInfo fcinfo, int argno)
 {
-	return PG_ARGISNULL(argno) ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(argno)));
+	return PG_ARGISNULL(argno) ? (Datum) 0 :
+		PointerGetDatum(PG_DETOAST_DATUM(PG_GETARG_DATUM(argno)));
 }
 
 /* For qsort: in the order of their bytes. */
@@ -279,8 +289,10 @@ resources_arg(FunctionCallInfo fcinfo, int argno)
 	resources.number = array == NULL ? 0 : ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 	if (array == NULL || ARR_NDIM(array) > 1)
 		ereport(ERROR,
-				(errcode(array == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-				 array == NULL ? errmsg("resources must not be null") : errmsg("resources must be an array of one dimension"),
+				(errcode(array == NULL ? ERRCODE_NULL_VALUE_NOT_ALLOWED :
+						 ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 array == NULL ? errmsg("resources must not be null") :
+				 errmsg("resources must be an array of one dimension"),
 				 errhint("Give an array of 1 to %d names.", MAX_RESOURCES)));
 
 	if (resources.number < 1 || resources.number > MAX_RESOURCES)
@@ -289,11 +301,13 @@ resources_arg(FunctionCallInfo fcinfo, int argno)
 				 errmsg("number of resources is out of range: %d", resources.number),
 				 errhint("Give an array of 1 to %d names.", MAX_RESOURCES)));
 
-	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements, &isnull, &resources.number);
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements, &isnull,
+					  &resources.number);
 	resources.given = palloc(resources.number * sizeof(text *));
 	resources.sorted = palloc(resources.number * sizeof(text *));
 	for (int i = 0; i < resources.number; i++)
-		resources.given[i] = resources.sorted[i] = check_name(isnull[i] ? NULL : DatumGetTextPP(elements[i]), &resource_messages);
+		resources.given[i] = resources.sorted[i] =
+			check_name(isnull[i] ? NULL : DatumGetTextPP(elements[i]), &resource_messages);
 
 	qsort(resources.sorted, resources.number, sizeof(text *), compare_names);
 	for (int i = 1; i < resources.number; i++)
@@ -316,7 +330,10 @@ typedef enum RequestOption
 	OPTION_SESSION
 } RequestOption;
 
-/* The number of an argument that is a word of a list, which NULL ends; -1 if it is no word of it. */
+/*
+ * The number of an argument that is a word of a list, which NULL ends; -1 if
+ * it is no word of it.
+ */
 static int
 word_arg(FunctionCallInfo fcinfo, int argno, const char *const *words)
 {
@@ -408,7 +425,8 @@ min_hold_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 	if (is_above_max_ttl(min_hold))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("min_hold of the lease on \"%s\" is longer than allowed", printable(resource)),
+				 errmsg("min_hold of the lease on \"%s\" is longer than allowed",
+						printable(resource)),
 				 errdetail_max_ttl(),
 				 errhint("Use a shorter one, or ask a superuser to raise the setting.")));
 	return min_hold;
@@ -424,7 +442,8 @@ session_args(FunctionCallInfo fcinfo, int ttl_argno, int session_argno, LeaseReq
 	if (PG_ARGISNULL(session_argno))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("session for the lease on \"%s\" must not be null", printable(request->resource)),
+				 errmsg("session for the lease on \"%s\" must not be null",
+						printable(request->resource)),
 				 errhint("Give true or false.")));
 	request->session = PG_GETARG_BOOL(session_argno);
 	if (request->session)

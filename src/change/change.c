@@ -75,7 +75,8 @@ note_change(const Lease *new, LeaseChange change, const Lease *former)
  * them, which does no harm.
  */
 bool
-try_change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, LeaseChange change, const Lease *former)
+try_change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, LeaseChange change,
+				 const Lease *former)
 {
 	forget_assertions();
 	if (follows[change].concerns_waiters)
@@ -92,7 +93,8 @@ try_change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, Lease
 }
 
 void
-change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, LeaseChange change, const Lease *former)
+change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new, LeaseChange change,
+			 const Lease *former)
 {
 	if (!try_change_lease(store, old, new, change, former))
 		store_refuse_written_by_hand(store);

@@ -26,7 +26,10 @@ typedef enum LeaseChange
 	CHANGE_REPLACE				/* end it, because another row now has what replaces it */
 } LeaseChange;
 
-/* False, with nothing written, if another session locked or wrote the row by hand since the look. */
+/*
+ * False, with nothing written, if another session locked or wrote the row by
+ * hand since the look.
+ */
 extern bool try_change_lease(LeaseStore *store, const LeaseRow *old, const Lease *new,
 							 LeaseChange change, const Lease *former);
 
@@ -43,6 +46,7 @@ extern void durable_release(void);	/* a release was written, completely */
 /* quota.c: limits of a session */
 extern void quota_init(void);
 extern bool is_above_max_ttl(int64 usecs);
-extern void require_lease_allowed(LeaseStore *store, const text *resource, const text *owner, Oid role);
+extern void require_lease_allowed(LeaseStore *store, const text *resource, const text *owner,
+								  Oid role);
 
 #endif							/* LEASE_LOCK_CHANGE_H */

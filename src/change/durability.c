@@ -74,7 +74,8 @@ released_only(void)
 static void
 commit_with(int level)
 {
-	const char *name = level == SYNCHRONOUS_COMMIT_OFF ? "off" : level == SYNCHRONOUS_COMMIT_ON ? "on" : "local";
+	const char *name = level == SYNCHRONOUS_COMMIT_OFF ? "off" :
+		level == SYNCHRONOUS_COMMIT_ON ? "on" : "local";
 
 	if (level != synchronous_commit)
 		(void) set_config_option("synchronous_commit", name, PGC_USERSET, PGC_S_SESSION,
@@ -114,8 +115,10 @@ void
 durability_init(void)
 {
 	DefineCustomEnumVariable("lease_lock.durable",
-							 "Sets what grants and renewals survive, whatever synchronous_commit says.",
-							 "\"on\": a crash, and a failover to a synchronous standby. \"local\": a crash. \"off\": what synchronous_commit says.",
+							 "Sets what grants and renewals survive, whatever synchronous_commit "
+							 "says.",
+							 "\"on\": a crash, and a failover to a synchronous standby. \"local\": "
+							 "a crash. \"off\": what synchronous_commit says.",
 							 &durable,
 							 SYNCHRONOUS_COMMIT_ON,
 							 durabilities,
@@ -124,7 +127,8 @@ durability_init(void)
 							 NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("lease_lock.flush_releases",
-							 "Makes the commit of a transaction that only releases leases wait as synchronous_commit says.",
+							 "Makes the commit of a transaction that only releases leases wait as "
+							 "synchronous_commit says.",
 							 NULL,
 							 &flush_releases,
 							 false,

@@ -62,8 +62,8 @@ define_settings(void)
 
 	DefineCustomIntVariable("lease_lock.max_leases_per_owner",
 							"Maximum number of leases that an owner may hold at a time.",
-							"0 means no limit. With a limit, each grant reads the whole lock table, "
-							"unless that has an index on (owner, kept_for).",
+							"0 means no limit. With a limit, each grant reads the whole lock "
+							"table, unless that has an index on (owner, kept_for).",
 							&max_leases_per_owner,
 							0, 0, INT_MAX,
 							PGC_SUSET,
@@ -88,8 +88,10 @@ require_known_limits(void)
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied to acquire or renew leases in this session"),
 			 limit_hidden ?
-			 errdetail("It was started with a value for lease_lock.max_ttl or lease_lock.max_leases_per_owner, without the privilege to set it.") :
-			 errdetail("The server runs code of a table's owner, whose limits it does not know here."),
+			 errdetail("It was started with a value for lease_lock.max_ttl or "
+					   "lease_lock.max_leases_per_owner, without the privilege to set it.") :
+			 errdetail("The server runs code of a table's owner, whose limits it does not know "
+					   "here."),
 			 limit_hidden ?
 			 errhint("Connect again without that setting.") :
 			 errhint("Take leases outside of index expressions and materialized views.")));
@@ -154,7 +156,8 @@ add_resource(HTAB *resources, const text *resource)
 static bool
 finds_more_versions(LeaseStore *store, const Counted *counted, int limit)
 {
-	StoreScan  *scan = store_scan_owned_or_kept(store, counted->owner, SCAN_POSSIBLE, is_counted, counted);
+	StoreScan  *scan = store_scan_owned_or_kept(store, counted->owner, SCAN_POSSIBLE, is_counted,
+												counted);
 	Lease		lease;
 	ItemPointerData tid;
 	int			count = 0;
@@ -174,7 +177,8 @@ finds_more_versions(LeaseStore *store, const Counted *counted, int limit)
 static bool
 finds_more_leases(LeaseStore *store, const Counted *counted, int limit)
 {
-	StoreScan  *scan = store_scan_owned_or_kept(store, counted->owner, SCAN_POSSIBLE, is_counted, counted);
+	StoreScan  *scan = store_scan_owned_or_kept(store, counted->owner, SCAN_POSSIBLE, is_counted,
+												counted);
 	Lease		lease;
 	ItemPointerData tid;
 	HASHCTL		control = {.keysize = sizeof(text *),.entrysize = sizeof(text *),
@@ -215,5 +219,6 @@ require_lease_allowed(LeaseStore *store, const text *resource, const text *owner
 			 errmsg("too many leases for the owner of the lease on \"%s\"", printable(resource)),
 			 errdetail("Setting \"lease_lock.max_leases_per_owner\" is %d. "
 					   "Leases of open transactions count, too.", max_leases_per_owner),
-			 errhint("Release another lease of this owner first, or ask a superuser to raise the setting.")));
+			 errhint("Release another lease of this owner first, or ask a superuser to raise the "
+					 "setting.")));
 }

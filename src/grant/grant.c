@@ -42,7 +42,8 @@ refused(const LeaseRows *rows, const Decision *decision)
 static GrantOutcome
 refused_beside_rows(GrantReason reason, TimestampTz held_until)
 {
-	return (GrantOutcome) {.reason = reason, .refusal = {.held_until = held_until, .open = reason == REASON_OPEN}};
+	return (GrantOutcome) {.reason = reason,
+						   .refusal = {.held_until = held_until, .open = reason == REASON_OPEN}};
 }
 
 /* The end of a lease that begins now. */
@@ -54,7 +55,8 @@ end_of_lease(const LeaseRequest *request, TimestampTz now)
 
 /* Fill in a lease that is granted now. */
 static Lease
-new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot, int64 last_token, TimestampTz now)
+new_lease(LeaseStore *store, const LeaseRequest *request, int16 slot, int64 last_token,
+		  TimestampTz now)
 {
 	Lease		lease = {
 		.resource = request->resource,
@@ -96,7 +98,8 @@ end_taken_over(LeaseStore *store, const LeaseRequest *request, const LeaseRows *
 		if (&rows->row[i] == target || !takes_over(request, &rows->row[i]))
 			continue;
 		make_tombstone(&ended, now);
-		change_lease(store, &rows->row[i], rows->count > MANY_ROWS ? NULL : &ended, CHANGE_REPLACE, NULL);
+		change_lease(store, &rows->row[i], rows->count > MANY_ROWS ? NULL : &ended, CHANGE_REPLACE,
+					 NULL);
 	}
 }
 
@@ -110,7 +113,10 @@ granted(const Lease *lease, GrantReason reason, TimestampTz now)
 	};
 }
 
-/* Count one more acquisition of a lease that the owner holds. It must be released once more, too. */
+/*
+ * Count one more acquisition of a lease that the owner holds. It must be
+ * released once more, too.
+ */
 static void
 count_once_more(Lease *lease, const LeaseRequest *request, TimestampTz now)
 {
@@ -140,7 +146,8 @@ renew_as_requested(Lease *lease, const LeaseRequest *request, TimestampTz now)
  * that lease. The caller has the privileges of the role that acquired it.
  */
 static GrantOutcome
-write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow *row, TimestampTz now)
+write_reacquired(LeaseStore *store, const LeaseRequest *request, const LeaseRow *row,
+				 TimestampTz now)
 {
 	bool		renews = request->if_own == IF_OWN_RENEW;
 	Lease		lease = row->lease;
@@ -165,7 +172,8 @@ take_hint_of_free_row(LeaseStore *store, const text *resource)
 	LeaseRows	rows;
 
 	return wait_is_called() ||
-		(store_look_at_last_written(store, resource, &rows) && is_free(&rows.row->lease, clock_now()));
+		(store_look_at_last_written(store, resource, &rows) &&
+		 is_free(&rows.row->lease, clock_now()));
 }
 
 /*

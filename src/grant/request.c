@@ -31,7 +31,8 @@ try_any(const LeaseRequest *request, text **resources, int nresources)
 	LeaseStore *store = wait_open_store();
 	LeaseRequest one = *request;
 	GrantOutcome outcome = {.granted = false};
-	Refusal		any = {.held_until = DT_NOEND}; /* no single holder or transaction blocks the request */
+	Refusal		any = {.held_until = DT_NOEND}; /* no single holder or transaction blocks the
+												 * request */
 	PurgePatience patience = {0};	/* shared by all resources */
 
 	if (store == NULL)
@@ -45,7 +46,8 @@ try_any(const LeaseRequest *request, text **resources, int nresources)
 		one.resource = resources[i];
 		do
 			outcome = try_grant(store, &one);
-		while (TransactionIdIsValid(outcome.refusal.brief) && wait_for_purge(outcome.refusal.brief, &patience));
+		while (TransactionIdIsValid(outcome.refusal.brief) &&
+			   wait_for_purge(outcome.refusal.brief, &patience));
 		outcome.resource = resources[i];
 		if (!outcome.granted)
 			wait_note_refusal(i, &outcome.refusal);
@@ -83,7 +85,8 @@ commit_before_sleep(Oid role)
 
 /* Wait until one of the leases can be granted. */
 static GrantOutcome
-wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int64 wait, WaitKind kind)
+wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int64 wait,
+			 WaitKind kind)
 {
 	Oid			role = GetUserId();
 	MemoryContext caller_context = CurrentMemoryContext;
@@ -121,7 +124,8 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
 
 	MemoryContextSwitchTo(caller_context);
 	if (outcome.refusal.blocked_by != NULL)
-		outcome.refusal.blocked_by = (text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(outcome.refusal.blocked_by));
+		outcome.refusal.blocked_by =
+			(text *) PG_DETOAST_DATUM_COPY(PointerGetDatum(outcome.refusal.blocked_by));
 	MemoryContextDelete(look_context);
 	return outcome;
 }
@@ -131,7 +135,8 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
  * of microseconds, or without limit if that is FOREVER.
  */
 GrantOutcome
-acquire_any(const LeaseRequest *request, text **resources, int nresources, int64 wait, WaitKind kind)
+acquire_any(const LeaseRequest *request, text **resources, int nresources, int64 wait,
+			WaitKind kind)
 {
 	GrantOutcome outcome;
 
@@ -173,7 +178,8 @@ take_all(void *arg)
 
 	for (int i = 0; i < all->nresources; i++)
 	{
-		GrantOutcome outcome = acquire_any(all->request, &all->resources[i], 1, mono_until(deadline), WAIT_INSIDE_TRANSACTION);
+		GrantOutcome outcome = acquire_any(all->request, &all->resources[i], 1,
+										   mono_until(deadline), WAIT_INSIDE_TRANSACTION);
 
 		if (!outcome.granted)
 			return false;
@@ -182,7 +188,8 @@ take_all(void *arg)
 	}
 
 	return renew_each(&(SeveralRenewals) {
-		.action = {.verb = LEASE_RESTART, .claim = {.owner = all->request->owner}, .ttl = all->request->ttl},
+		.action = {.verb = LEASE_RESTART, .claim = {.owner = all->request->owner},
+				   .ttl = all->request->ttl},
 		.resources = all->resources,
 		.nresources = nstale
 	});

@@ -117,9 +117,13 @@ guard_init(void)
 							   check_token, assign_token, NULL);
 }
 
-/* Refuse a call that is not made by a trigger, or a trigger that was defined in a form that does not work. */
+/*
+ * Refuse a call that is not made by a trigger, or a trigger that was defined
+ * in a form that does not work.
+ */
 void
-refuse_trigger(FunctionCallInfo fcinfo, const char *function, const char *requirement, const char *hint)
+refuse_trigger(FunctionCallInfo fcinfo, const char *function, const char *requirement,
+			   const char *hint)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
@@ -145,7 +149,8 @@ get_guard(FunctionCallInfo fcinfo)
 	fires_well = CALLED_AS_TRIGGER(fcinfo) && TRIGGER_FIRED_BEFORE(call->tg_event) &&
 		(TRIGGER_FIRED_FOR_ROW(call->tg_event) || TRIGGER_FIRED_BY_TRUNCATE(call->tg_event));
 	if (!fires_well || (call->tg_trigger->tgnargs != 1 &&
-						(call->tg_trigger->tgnargs != 2 || strcmp(call->tg_trigger->tgargs[1], "exclusive") != 0)))
+						(call->tg_trigger->tgnargs != 2 ||
+						 strcmp(call->tg_trigger->tgargs[1], "exclusive") != 0)))
 		refuse_trigger(fcinfo, "lease_guard()",
 					   fires_well ? "have as arguments a template and, if wanted, 'exclusive'" :
 					   "be BEFORE ... FOR EACH ROW, or BEFORE TRUNCATE",
@@ -172,7 +177,8 @@ guard_truncate(const TriggerData *call)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("cannot truncate protected table \"%s\"", RelationGetRelationName(call->tg_relation)),
+			 errmsg("cannot truncate protected table \"%s\"",
+					RelationGetRelationName(call->tg_relation)),
 			 errdetail("It would remove rows without regard to their leases."),
 			 errhint("Delete the rows, or call lease_unprotect() first.")));
 }
@@ -217,7 +223,8 @@ writing_role(void)
 {
 	if (!InNoForceRLSOperation())
 		return GetUserId();
-	return OidIsValid(owner_set_by()) && !InSecurityRestrictedOperation() ? owner_set_by() : session_role();
+	return OidIsValid(owner_set_by()) && !InSecurityRestrictedOperation() ? owner_set_by() :
+		session_role();
 }
 
 /*
@@ -236,7 +243,8 @@ is_covered(const Guard *guard, const text *resource, const Asserter *asserter)
 static void
 assert_for_row(Guard *guard, const TriggerData *call, const text *resource)
 {
-	Claim		claim = {.owner = &session_owner.name, .token = token_setting[0] != '\0' ? &session_token : NULL};
+	Claim		claim = {.owner = &session_owner.name,
+						 .token = token_setting[0] != '\0' ? &session_token : NULL};
 	Asserter	asserter = {
 		.role = writing_role(),
 		.other_role = session_role(),
@@ -247,7 +255,8 @@ assert_for_row(Guard *guard, const TriggerData *call, const text *resource)
 	if (owner_setting[0] == '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("lease_lock.owner is not set for the lease on %s", asserted_name(resource, &asserter)),
+				 errmsg("lease_lock.owner is not set for the lease on %s",
+						asserted_name(resource, &asserter)),
 				 errhint("Acquire the lease, and in the transaction that writes, "
 						 "set lease_lock.owner to its owner with SET LOCAL.")));
 
@@ -283,9 +292,11 @@ lease_guard(PG_FUNCTION_ARGS)
 
 	error_context_stack = &context;
 	assert_for_row(guard, call, template_fill(guard->template, call->tg_trigslot));
-	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event) && !template_is_filled(guard->template, call->tg_newslot))
+	if (TRIGGER_FIRED_BY_UPDATE(call->tg_event) &&
+		!template_is_filled(guard->template, call->tg_newslot))
 		assert_for_row(guard, call, template_fill(guard->template, call->tg_newslot));
 	error_context_stack = context.previous;
 
-	PG_RETURN_POINTER(TRIGGER_FIRED_BY_UPDATE(call->tg_event) ? call->tg_newtuple : call->tg_trigtuple);
+	PG_RETURN_POINTER(TRIGGER_FIRED_BY_UPDATE(call->tg_event) ? call->tg_newtuple :
+					  call->tg_trigtuple);
 }

@@ -12,7 +12,8 @@
 
 /* guard.c: lets only the holder of a lease write a row */
 extern void guard_init(void);
-pg_noreturn extern void refuse_trigger(FunctionCallInfo fcinfo, const char *function, const char *requirement,
+pg_noreturn extern void refuse_trigger(FunctionCallInfo fcinfo, const char *function,
+									   const char *requirement,
 									   const char *hint);
 
 /* protect.c: which triggers a table has */
@@ -20,7 +21,8 @@ extern List *triggers_of(Oid relid, Oid function, bool for_rows);
 
 /* template.c: names of resources made from the columns of a row */
 #define TEMPLATE_HINT \
-	"Name the resource like 'workitem:{id}', with names of columns in braces; {{ and }} stand for braces."
+	"Name the resource like 'workitem:{id}', with names of columns in braces; " \
+	"{{ and }} stand for braces."
 
 typedef struct Template Template;
 

@@ -75,7 +75,8 @@ trigger_events(const text *list)
 	if (!valid || names != NIL || events.len == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("operations to protect a table against are not valid: \"%s\"", printable(list)),
+				 errmsg("operations to protect a table against are not valid: \"%s\"",
+						printable(list)),
 				 errhint("%s", OPERATIONS_HINT)));
 	return events.data;
 }
@@ -120,17 +121,20 @@ check_protectable(Relation table, Oid lease_schema, List *inheritors)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("cannot protect \"%s\": it is not a table", name),
-				 errhint("Protect the table behind it. A foreign table can be written elsewhere.")));
+				 errhint("Protect the table behind it. A foreign table can be written "
+						 "elsewhere.")));
 	if (IsCatalogRelation(table) ||
 		(RelationGetNamespace(table) == lease_schema && strcmp(name, "lease_lock") == 0))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot protect \"%s\": it is a system catalog or the lock table itself", name)));
+				 errmsg("cannot protect \"%s\": it is a system catalog or the lock table itself",
+						name)));
 	if (kind == RELKIND_RELATION && list_length(inheritors) > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot protect \"%s\": tables inherit from it", name),
-				 errdetail("Triggers of a table do not fire for rows of tables that inherit from it."),
+				 errdetail("Triggers of a table do not fire for rows of tables that inherit from "
+						   "it."),
 				 errhint("Use partitions, or protect tables that nothing inherits from.")));
 
 	foreach(cell, inheritors)
@@ -144,7 +148,8 @@ check_protectable(Relation table, Oid lease_schema, List *inheritors)
 static char *
 qualified_name(Oid relid)
 {
-	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)), get_rel_name(relid));
+	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+									  get_rel_name(relid));
 }
 
 /* Run a DDL statement. */
@@ -190,7 +195,8 @@ drop_triggers(Oid relid, Oid function, bool for_rows)
 	ListCell   *cell;
 
 	foreach(cell, names)
-		run_utility(psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(cell)), qualified_name(relid)));
+		run_utility(psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(cell)),
+							 qualified_name(relid)));
 	return names != NIL;
 }
 
@@ -218,7 +224,8 @@ check_unprotected(Oid table, List *inheritors, Oid guard)
 				 relid != table ?
 				 errhint("Call lease_unprotect() for the partition first.") :
 				 get_rel_relispartition(table) ?
-				 errhint("Call lease_unprotect() first, for the table that it is a partition of if that one is protected.") :
+				 errhint("Call lease_unprotect() first, for the table that it is a partition of if "
+						 "that one is protected.") :
 				 errhint("Call lease_unprotect() first to protect it in another way.")));
 	}
 }
@@ -227,7 +234,8 @@ check_unprotected(Oid table, List *inheritors, Oid guard)
 static Oid
 guard_function(Oid schema)
 {
-	List	   *name = list_make2(makeString(get_namespace_name(schema)), makeString("lease_guard"));
+	List	   *name = list_make2(makeString(get_namespace_name(schema)),
+								  makeString("lease_guard"));
 
 	return LookupFuncName(name, 0, NULL, false);
 }
@@ -242,7 +250,10 @@ require_value(FunctionCallInfo fcinfo, int argno, const char *what, const char *
 				 errhint("%s", hint)));
 }
 
-/* lease_protect("table" regclass, resource_template text, operations text, exclusive boolean) returns void */
+/*
+ * lease_protect("table" regclass, resource_template text, operations text,
+ * exclusive boolean) returns void
+ */
 Datum
 lease_protect(PG_FUNCTION_ARGS)
 {
@@ -270,7 +281,8 @@ lease_protect(PG_FUNCTION_ARGS)
 	template_for_table(template, table);
 	check_unprotected(relid, inheritors, guard);
 
-	call = psprintf("%s(%s%s)", quote_qualified_identifier(get_namespace_name(schema), get_func_name(guard)),
+	call = psprintf("%s(%s%s)",
+					quote_qualified_identifier(get_namespace_name(schema), get_func_name(guard)),
 					quote_literal_cstr(template), PG_GETARG_BOOL(3) ? ", 'exclusive'" : "");
 	SPI_connect();
 	create_trigger(ROW_TRIGGER, events, relid, "ROW", call);

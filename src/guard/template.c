@@ -113,7 +113,8 @@ append_value(StringInfo buffer, Datum value, Oid type)
 			string = DatumGetTextPP(value);
 			length = VARSIZE_ANY_EXHDR(string);
 			appendBinaryStringInfo(buffer, VARDATA_ANY(string),
-								   type == BPCHAROID ? bpchartruelen(VARDATA_ANY(string), length) : length);
+								   type == BPCHAROID ? bpchartruelen(VARDATA_ANY(string), length) :
+								   length);
 			break;
 		case NUMERICOID:
 			appendStringInfoString(buffer, numeric_normalize(DatumGetNumeric(value)));
@@ -145,20 +146,24 @@ resolve_column(Template *template, const char *name, TemplatePart *part)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_COLUMN),
 				 errmsg("column \"%s\" of lease template \"%s\" does not exist in table \"%s\"",
-						printable_string(name), printable_string(text), RelationGetRelationName(table)),
+						printable_string(name), printable_string(text),
+						RelationGetRelationName(table)),
 				 errhint("Write the column's name as it is stored, without quotes. "
-						 "After a column was renamed, call lease_unprotect() and lease_protect().")));
+						 "After a column was renamed, call lease_unprotect() and "
+						 "lease_protect().")));
 	if (number < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_COLUMN_REFERENCE),
-				 errmsg("column \"%s\" of lease template \"%s\" is a system column", name, printable_string(text)),
+				 errmsg("column \"%s\" of lease template \"%s\" is a system column", name,
+						printable_string(text)),
 				 errhint("Use columns that identify the row.")));
 
 	column = TupleDescAttr(RelationGetDescr(table), number - 1);
 	if (column->attgenerated != '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_COLUMN_REFERENCE),
-				 errmsg("column \"%s\" of lease template \"%s\" is a generated column", name, printable_string(text)),
+				 errmsg("column \"%s\" of lease template \"%s\" is a generated column", name,
+						printable_string(text)),
 				 errdetail("Its value is computed after the trigger has checked the lease."),
 				 errhint("Use the columns that it is computed from.")));
 
@@ -168,10 +173,12 @@ resolve_column(Template *template, const char *name, TemplatePart *part)
 	if (!OidIsValid(part->type))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("column \"%s\" of lease template \"%s\" has type %s, which cannot name a resource",
+				 errmsg("column \"%s\" of lease template \"%s\" has type %s, which cannot name a "
+						"resource",
 						name, printable_string(text), format_type_be(column->atttypid)),
 				 errdetail("Its text could depend on settings of the session."),
-				 errhint("Use columns of an integer, text, uuid, numeric, boolean, date, timestamp or enum type.")));
+				 errhint("Use columns of an integer, text, uuid, numeric, boolean, date, timestamp "
+						 "or enum type.")));
 }
 
 /*
@@ -235,7 +242,8 @@ bool
 template_is_visible(const Template *template)
 {
 	for (int i = 0; i < template->nparts; i++)
-		if (template->parts[i].column != 0 && !column_is_visible(template->table, template->parts[i].column))
+		if (template->parts[i].column != 0 &&
+			!column_is_visible(template->table, template->parts[i].column))
 			return false;
 	return true;
 }
@@ -251,7 +259,8 @@ template_is_filled(const Template *template, TupleTableSlot *row)
 		bool		isnull;
 
 		if (template->parts[i].column != 0 &&
-			(slot_getattr(row, template->parts[i].column, &isnull) != template->parts[i].value || isnull))
+			(slot_getattr(row, template->parts[i].column, &isnull) != template->parts[i].value ||
+			 isnull))
 			return false;
 	}
 	return true;
@@ -283,7 +292,8 @@ template_fill(Template *template, TupleTableSlot *row)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("column \"%s\" of protected table \"%s\" must not be null",
-							NameStr(TupleDescAttr(RelationGetDescr(template->table), part->column - 1)->attname),
+							NameStr(TupleDescAttr(RelationGetDescr(template->table),
+												  part->column - 1)->attname),
 							RelationGetRelationName(template->table)),
 					 errdetail("It is part of the name of the row's lease.")));
 		append_value(name, part->value, part->type);
@@ -296,7 +306,8 @@ template_fill(Template *template, TupleTableSlot *row)
 				 template_is_visible(template) ?
 				 errmsg("name of the lease for a row of protected table \"%s\" has %d bytes",
 						RelationGetRelationName(template->table), length) :
-				 errmsg("name of the lease for a row of protected table \"%s\" is too short or too long",
+				 errmsg("name of the lease for a row of protected table \"%s\" is too short or too "
+						"long",
 						RelationGetRelationName(template->table)),
 				 errdetail("The resource of a lease has 1 to %d bytes.", MAX_NAME_LENGTH),
 				 errhint("Use a template with shorter columns.")));

@@ -61,7 +61,8 @@ get_column(const TriggerData *call)
 	if ((column.type != INT4OID && column.type != INT8OID) || attribute->attgenerated != '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("version column \"%s\" of table \"%s\" must have type integer or bigint, and not be generated",
+				 errmsg("version column \"%s\" of table \"%s\" must have type integer or bigint, "
+						"and not be generated",
 						name, RelationGetRelationName(call->tg_relation))));
 	return column;
 }
@@ -86,7 +87,8 @@ refuse_stale(const TriggerData *call, const VersionColumn *column, int64 version
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 !column_is_visible(call->tg_relation, column->number) ?
-			 errmsg("stale write to table \"%s\": the update sets column \"%s\" to a version other than the next one",
+			 errmsg("stale write to table \"%s\": the update sets column \"%s\" to a version other "
+					"than the next one",
 					RelationGetRelationName(call->tg_relation), name) :
 			 errmsg("stale write to table \"%s\": column \"%s\" is at " INT64_FORMAT ", the update sets it to %s",
 					RelationGetRelationName(call->tg_relation), name, version,
@@ -110,7 +112,8 @@ lease_version(PG_FUNCTION_ARGS)
 
 	if (!fires_well || call->tg_trigger->tgnargs != 1)
 		refuse_trigger(fcinfo, "lease_version()",
-					   fires_well ? "have one argument, the name of a column" : "be BEFORE UPDATE ... FOR EACH ROW",
+					   fires_well ? "have one argument, the name of a column" :
+					   "be BEFORE UPDATE ... FOR EACH ROW",
 					   "Use it in CREATE TRIGGER ... BEFORE UPDATE ... FOR EACH ROW.");
 	column = get_column(call);
 	version = row_version(&column, call->tg_trigslot);
@@ -130,9 +133,12 @@ lease_version(PG_FUNCTION_ARGS)
 				 column_is_visible(call->tg_relation, column.number) ?
 				 errdetail("It has reached " INT64_FORMAT ".", version) : 0));
 
-	next = column.type == INT4OID ? Int32GetDatum((int32) (version + 1)) : Int64GetDatum(version + 1);
+	next = column.type == INT4OID ? Int32GetDatum((int32) (version + 1)) :
+		Int64GetDatum(version + 1);
 	if (OidIsValid(column.domain))
-		domain_check(next, false, column.domain, &fcinfo->flinfo->fn_extra, fcinfo->flinfo->fn_mcxt);
-	PG_RETURN_POINTER(heap_modify_tuple_by_cols(call->tg_newtuple, RelationGetDescr(call->tg_relation),
+		domain_check(next, false, column.domain, &fcinfo->flinfo->fn_extra,
+					 fcinfo->flinfo->fn_mcxt);
+	PG_RETURN_POINTER(heap_modify_tuple_by_cols(call->tg_newtuple,
+												RelationGetDescr(call->tg_relation),
 												1, &column.number, &next, &isnull));
 }

@@ -64,7 +64,8 @@ write_release(RunningAction *action)
 	{
 		make_released(&lease, action->now);
 		change_lease(action->store, action->row, &lease,
-					 lease.expires_at > action->row->lease.expires_at ? CHANGE_KEEP : CHANGE_RELEASE,
+					 lease.expires_at > action->row->lease.expires_at ? CHANGE_KEEP :
+					 CHANGE_RELEASE,
 					 &action->row->lease);
 	}
 	return true;
@@ -113,7 +114,8 @@ require_no_other_lease(const LeaseRows *rows, const text *owner, TimestampTz now
 		if (is_owner(&row->lease, owner) && (is_open(row) || is_held(&row->lease, now)))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_IN_USE),
-					 errmsg("new owner already has a lease on \"%s\"", printable(row->lease.resource)),
+					 errmsg("new owner already has a lease on \"%s\"",
+							printable(row->lease.resource)),
 					 errhint("An owner has at most one lease on a resource.")));
 	}
 }
@@ -301,7 +303,8 @@ try_to_act(RunningAction *action, bool *done)
 	must_wait = TransactionIdIsValid(claimed.transaction);
 	action->row = claimed.row;
 	action->held = claimed.holds;
-	if (claimed.row != NULL && !must_wait && (claimed.holds || actions[action->asked->verb].even_expired))
+	if (claimed.row != NULL && !must_wait &&
+		(claimed.holds || actions[action->asked->verb].even_expired))
 		*done = actions[action->asked->verb].write(action);
 	unlock_resource(resource);
 	if (must_wait)
@@ -340,7 +343,8 @@ is_own(const Lease *lease, const void *owner)
 static int
 compare_resources(const ListCell *a, const ListCell *b)
 {
-	return compare_texts(((const Lease *) lfirst(a))->resource, ((const Lease *) lfirst(b))->resource);
+	return compare_texts(((const Lease *) lfirst(a))->resource,
+						 ((const Lease *) lfirst(b))->resource);
 }
 
 /*
@@ -363,7 +367,8 @@ find_own_leases(const text *owner)
 	{
 		Lease	   *own = palloc(sizeof(Lease));
 
-		*own = (Lease) {.resource = DatumGetTextPCopy(PointerGetDatum(lease.resource)), .token = lease.token};
+		*own = (Lease) {.resource = DatumGetTextPCopy(PointerGetDatum(lease.resource)),
+						.token = lease.token};
 		found = lappend(found, own);
 	}
 	store_end_scan(scan);
@@ -383,7 +388,8 @@ act_on_all_leases(const LeaseAction *action)
 {
 	LeaseAction one = *action;
 	List	   *own_leases = find_own_leases(action->claim.owner);
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lease actions", ALLOCSET_SMALL_SIZES);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lease actions",
+												  ALLOCSET_SMALL_SIZES);
 	MemoryContext caller_context = MemoryContextSwitchTo(context);
 	int64		done = 0;
 	ListCell   *cell;

@@ -38,7 +38,8 @@ describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 	if (!is_held(lease, now))
 		return is_claimed(lease, claim) ?
 			psprintf("It expired %.3f seconds ago.", seconds) :
-			psprintf("Nobody holds it. The lease of another owner expired %.3f seconds ago.", seconds);
+			psprintf("Nobody holds it. The lease of another owner expired %.3f seconds ago.",
+					 seconds);
 	if (claim->owner != NULL && is_owner(lease, claim->owner))
 		return psprintf("That owner holds it with token " INT64_FORMAT " %s.",
 						lease->token, how_long);
@@ -92,7 +93,9 @@ refuse_assertion(const LeaseRows *rows, const text *resource, const Claim *claim
 			 errmsg("lease on %s is not held by owner \"%s\" with token " INT64_FORMAT,
 					name, printable(claim->owner), *claim->token),
 			 asserter->row_of != NULL ? 0 :
-			 errdetail_internal("%s", culprit ? describe_holder(&culprit->lease, claim, now) : "Nobody holds it."),
+			 errdetail_internal("%s",
+								culprit ? describe_holder(&culprit->lease, claim, now) :
+								"Nobody holds it."),
 			 errhint("Acquire the lease and repeat the work from the start, "
 					 "because the data may have changed.")));
 }
@@ -107,7 +110,8 @@ require_reliance(const Lease *lease, const Asserter *asserter)
 		if (asserter->exclusive && lease->mode != MODE_EXCLUSIVE)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("lease on %s is not exclusive", asserted_name(lease->resource, asserter)),
+					 errmsg("lease on %s is not exclusive",
+							asserted_name(lease->resource, asserter)),
 					 errhint("Acquire an exclusive lease and repeat the work from the start, "
 							 "because the data may have changed.")));
 		return;

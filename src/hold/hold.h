@@ -16,7 +16,8 @@ typedef enum LeaseVerb
 {
 	LEASE_RELEASE,
 	LEASE_RENEW,
-	LEASE_RESTART,				/* renew it although it may have expired: this transaction was granted it */
+	LEASE_RESTART,				/* renew it although it may have expired: this transaction was
+								 * granted it */
 	LEASE_SET_PAYLOAD,
 	LEASE_TRANSFER,				/* hand it over, with a new token */
 	LEASE_DOWNGRADE,			/* make an exclusive lease shared, with a new token */
@@ -29,7 +30,8 @@ typedef struct LeaseAction
 	LeaseVerb	verb;
 	const text *resource;
 	Claim		claim;			/* the lease that is meant; not for LEASE_BREAK */
-	bool		of_all;			/* leases of the owner: each is released at once, however often acquired */
+	bool		of_all;			/* leases of the owner: each is released at once, however often
+								 * acquired */
 	int64		ttl;
 	int64		grace;			/* of LEASE_BREAK */
 	Datum		payload;
@@ -66,7 +68,8 @@ typedef struct Overtakers
 	int			count;
 } Overtakers;
 
-extern void wait_unless_overtaken(Overtakers *overtakers, TransactionId transaction, const char *name);
+extern void wait_unless_overtaken(Overtakers *overtakers, TransactionId transaction,
+								  const char *name);
 
 /* assert.c: leases that a transaction relies on */
 

@@ -40,8 +40,10 @@ wait_unless_overtaken(Overtakers *overtakers, TransactionId transaction, const c
 		++overtakers->count > PATIENCE * (MaxBackends + max_prepared_xacts))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("lease on %s is always locked or being changed by another transaction", name),
-				 errdetail("%d transactions came first since the call began to wait.", overtakers->count - 1),
+				 errmsg("lease on %s is always locked or being changed by another transaction",
+						name),
+				 errdetail("%d transactions came first since the call began to wait.",
+						   overtakers->count - 1),
 				 errhint("Do not lock rows of the lock table by hand.")));
 	overtakers->last = top;
 	if (known)

@@ -47,7 +47,8 @@ is_printable(const unsigned char *character, int length)
 	if (GetDatabaseEncoding() == PG_UTF8)
 		return !is_invisible(utf8_to_unicode(character));
 	return length > 1 ||
-		(!is_control(*character) && !(IS_HIGHBIT_SET(*character) && GetDatabaseEncoding() == PG_SQL_ASCII));
+		(!is_control(*character) &&
+		 !(IS_HIGHBIT_SET(*character) && GetDatabaseEncoding() == PG_SQL_ASCII));
 }
 
 static void
@@ -67,7 +68,8 @@ append_escaped_byte(StringInfo text, unsigned char byte)
 void
 append_printable(StringInfo text, const char *name, int length, const char *special)
 {
-	int			shown = length > MAX_NAME_LENGTH ? pg_mbcliplen(name, length, MAX_NAME_LENGTH) : length;
+	int			shown = length > MAX_NAME_LENGTH ? pg_mbcliplen(name, length, MAX_NAME_LENGTH) :
+		length;
 	const char *end = name + shown;
 
 	while (name < end)

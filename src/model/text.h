@@ -31,7 +31,8 @@ same_text(const text *a, const text *b)
 static inline int
 compare_texts(const text *a, const text *b)
 {
-	int			order = memcmp(VARDATA_ANY(a), VARDATA_ANY(b), Min(VARSIZE_ANY_EXHDR(a), VARSIZE_ANY_EXHDR(b)));
+	int			order = memcmp(VARDATA_ANY(a), VARDATA_ANY(b),
+							   Min(VARSIZE_ANY_EXHDR(a), VARSIZE_ANY_EXHDR(b)));
 
 	return order != 0 ? order : (int) VARSIZE_ANY_EXHDR(a) - (int) VARSIZE_ANY_EXHDR(b);
 }
@@ -39,7 +40,8 @@ compare_texts(const text *a, const text *b)
 static inline uint64
 hash_text(const text *string, uint64 seed)
 {
-	return hash_bytes_extended((const unsigned char *) VARDATA_ANY(string), VARSIZE_ANY_EXHDR(string), seed);
+	return hash_bytes_extended((const unsigned char *) VARDATA_ANY(string),
+							   VARSIZE_ANY_EXHDR(string), seed);
 }
 
 #endif							/* LEASE_LOCK_TEXT_H */

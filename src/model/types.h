@@ -61,7 +61,8 @@ typedef struct Lease
 	LeaseMode	mode;
 	int32		holds;			/* number of releases that end it */
 	TimestampTz hold_until;		/* not free before if released in time; DT_NOBEGIN: no such time */
-	text	   *kept_for;		/* of a tombstone that is kept until expires_at: who released it; else NULL */
+	text	   *kept_for;		/* of a tombstone that is kept until expires_at: who released it;
+								 * else NULL */
 	int32		session_pid;	/* process whose session it ends with; 0: none */
 	int64		session_number; /* number of that session; 0: none */
 	LeaseSession session;		/* its state; not stored */
@@ -88,7 +89,10 @@ typedef struct LeaseRow
 	bool		written_here;	/* the current transaction wrote this version */
 } LeaseRow;
 
-/* All rows of a resource, the highest slot first. They stay valid until their memory context is reset. */
+/*
+ * All rows of a resource, the highest slot first. They stay valid until their
+ * memory context is reset.
+ */
 typedef struct LeaseRows
 {
 	int			count;
@@ -112,7 +116,10 @@ typedef enum IfOwn
 	IF_OWN_COUNT				/* grant it again; it must be released as many times */
 } IfOwn;
 
-/* Spans of time are in microseconds. This one has no end: the ttl of a lease that ends with its session, or a wait. */
+/*
+ * Spans of time are in microseconds. This one has no end: the ttl of a lease
+ * that ends with its session, or a wait.
+ */
 #define FOREVER			PG_INT64_MAX
 
 /* A span of time that was not given, where zero means something else. */

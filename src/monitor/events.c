@@ -40,14 +40,17 @@ static const struct
 	StatsCounter counter;
 	LogEvents	logged_from;	/* least lease_lock.log_events that logs it */
 	const char *log_text;		/* follows the resource, and precedes the owner */
-	bool		by_default;		/* in notices of a watch that names no events; renewals are frequent */
+	bool		by_default;		/* in notices of a watch that names no events; renewals are
+								 * frequent */
 }			events[NUM_EVENTS] = {
 	[EVENT_GRANTED] = {"granted", STATS_GRANTED, LOG_EVENTS_ALL, "granted to", true},
-	[EVENT_TAKEN_OVER] = {"taken_over", STATS_TAKEOVERS, LOG_EVENTS_TAKEOVER, "taken over by", true},
+	[EVENT_TAKEN_OVER] = {"taken_over", STATS_TAKEOVERS, LOG_EVENTS_TAKEOVER, "taken over by",
+						  true},
 	[EVENT_RENEWED] = {"renewed", STATS_RENEWALS, LOG_EVENTS_ALL, "renewed by", false},
 	[EVENT_RELEASED] = {"released", STATS_RELEASES, LOG_EVENTS_ALL, "released by", true},
 	[EVENT_TRANSFERRED] = {"transferred", STATS_NO_COUNTER, LOG_EVENTS_ALL, "handed over to", true},
-	[EVENT_DOWNGRADED] = {"downgraded", STATS_NO_COUNTER, LOG_EVENTS_ALL, "downgraded to shared by", true},
+	[EVENT_DOWNGRADED] = {"downgraded", STATS_NO_COUNTER, LOG_EVENTS_ALL, "downgraded to shared by",
+						  true},
 	[EVENT_BROKEN] = {"broken", STATS_BREAKS, LOG_EVENTS_TAKEOVER, "of", true},
 	[EVENT_EXPIRED] = {"expired", STATS_NO_COUNTER, LOG_EVENTS_NEVER, NULL, true},
 };
@@ -112,7 +115,8 @@ owner_and_role(const Lease *lease)
 {
 	/* cppcheck-suppress ctunullpointer; events that follow a lease have it */
 	return lease->owner == NULL ? "nobody" :
-		psprintf("owner \"%s\" of role \"%s\"", printable(lease->owner), printable_string(role_name(lease->role)));
+		psprintf("owner \"%s\" of role \"%s\"", printable(lease->owner),
+				 printable_string(role_name(lease->role)));
 }
 
 /* Milliseconds from the end of the lease until a time. */
@@ -139,18 +143,21 @@ append_circumstances(StringInfo line, LeaseEvent event, const Lease *lease, cons
 			if (former->session == SESSION_ENDED)
 				appendStringInfoString(line, ", whose session ended");
 			else
-				appendStringInfo(line, " %.3f ms after it expired", ms_late(former, lease->granted_at));
+				appendStringInfo(line, " %.3f ms after it expired",
+								 ms_late(former, lease->granted_at));
 			break;
 		case EVENT_RELEASED:
 			late = ms_late(lease, clock_now());
 			if (lease->expires_at != DT_NOEND)
-				appendStringInfo(line, " %.3f ms %s it expired", fabs(late), late < 0 ? "before" : "after");
+				appendStringInfo(line, " %.3f ms %s it expired", fabs(late),
+								 late < 0 ? "before" : "after");
 			break;
 		case EVENT_TRANSFERRED:
 			appendStringInfo(line, " from %s", owner_and_role(former));
 			break;
 		case EVENT_BROKEN:
-			appendStringInfo(line, " broken by role \"%s\"", printable_string(role_name(GetUserId())));
+			appendStringInfo(line, " broken by role \"%s\"",
+							 printable_string(role_name(GetUserId())));
 			break;
 		default:
 			break;
@@ -164,13 +171,15 @@ log_event(LeaseEvent event, const Lease *lease, const Lease *former)
 	StringInfoData line;
 
 	initStringInfo(&line);
-	appendStringInfo(&line, "lease on \"%s\" %s %s", printable(lease->resource), events[event].log_text, owner_and_role(lease));
+	appendStringInfo(&line, "lease on \"%s\" %s %s", printable(lease->resource),
+					 events[event].log_text, owner_and_role(lease));
 	append_circumstances(&line, event, lease, former);
 	appendStringInfo(&line, ", token " INT64_FORMAT, lease->token);
 	if (former != NULL && former->token != lease->token)
 		appendStringInfo(&line, " after " INT64_FORMAT, former->token);
 	if (event == EVENT_GRANTED || event == EVENT_TAKEN_OVER || event == EVENT_BROKEN)
-		appendStringInfo(&line, ", process %d, application \"%s\"", MyProcPid, printable_string(application_name));
+		appendStringInfo(&line, ", process %d, application \"%s\"", MyProcPid,
+						 printable_string(application_name));
 
 	ereport(LOG_SERVER_ONLY,
 			(errmsg_internal("%s", line.data),

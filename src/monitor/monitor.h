@@ -86,7 +86,10 @@ extern void stats_handed_off(int64 usecs);
 extern bool stats_read(StatsValues *values);	/* false: nothing is counted */
 extern void stats_reset(void);
 
-/* For the purge launcher: databases in which leases were granted since the last call; InvalidOid: any may be. */
+/*
+ * For the purge launcher: databases in which leases were granted since the
+ * last call; InvalidOid: any may be.
+ */
 extern void stats_note_grant(void);
 extern List *stats_take_granted(void);
 

@@ -36,7 +36,8 @@ typedef struct Notice
 {
 	char	   *channel;
 	char	   *payload;
-	TransactionId xid;			/* of the (sub)transaction that it belongs to; invalid: it has none */
+	TransactionId xid;			/* of the (sub)transaction that it belongs to; invalid: it has
+								 * none */
 } Notice;
 
 /* In TopTransactionContext. */
@@ -57,7 +58,8 @@ static char *
 to_utf8(const text *string)
 {
 	int			encoding = GetDatabaseEncoding();
-	Oid			conversion = encoding == PG_SQL_ASCII ? InvalidOid : FindDefaultConversionProc(encoding, PG_UTF8);
+	Oid			conversion = encoding == PG_SQL_ASCII ? InvalidOid :
+		FindDefaultConversionProc(encoding, PG_UTF8);
 	char	   *source = text_to_cstring(string);
 	int			length = strlen(source);
 	int			space = length * MAX_CONVERSION_GROWTH + 1;
@@ -66,7 +68,8 @@ to_utf8(const text *string)
 	if (encoding == PG_UTF8)
 		return source;
 	if (OidIsValid(conversion) &&
-		pg_do_encoding_conversion_buf(conversion, encoding, PG_UTF8, (unsigned char *) source, length,
+		pg_do_encoding_conversion_buf(conversion, encoding, PG_UTF8, (unsigned char *) source,
+									  length,
 									  converted, space, true) == length)
 		return (char *) converted;
 	return (char *) pg_do_encoding_conversion((unsigned char *) source, length, PG_LATIN1, PG_UTF8);
@@ -79,7 +82,8 @@ append_escaped(StringInfo json, pg_wchar character)
 	if (character < 0x10000)
 		appendStringInfo(json, "\\u%04x", character);
 	else
-		appendStringInfo(json, "\\u%04x\\u%04x", 0xD800 + ((character - 0x10000) >> 10), 0xDC00 + (character & 0x3FF));
+		appendStringInfo(json, "\\u%04x\\u%04x", 0xD800 + ((character - 0x10000) >> 10),
+						 0xDC00 + (character & 0x3FF));
 }
 
 static void
@@ -111,7 +115,8 @@ make_payload(LeaseEvent event, const Lease *lease, bool with_owner)
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"event\": \"%s\", \"resource\": ", event_name(event));
 	append_json(&json, lease->resource);
-	appendStringInfo(&json, ", \"token\": " INT64_FORMAT ", \"mode\": \"%s\"", lease->token, mode_name(lease->mode));
+	appendStringInfo(&json, ", \"token\": " INT64_FORMAT ", \"mode\": \"%s\"", lease->token,
+					 mode_name(lease->mode));
 	if (event == EVENT_BROKEN)
 	{
 		appendStringInfoString(&json, ", \"broken_by\": ");
@@ -125,7 +130,8 @@ make_payload(LeaseEvent event, const Lease *lease, bool with_owner)
 	appendStringInfoChar(&json, '}');
 
 	/* The notice is kept until the commit, so do not keep the rest of the buffer. */
-	payload = with_owner && json.len > MAX_PAYLOAD ? make_payload(event, lease, false) : pstrdup(json.data);
+	payload = with_owner && json.len > MAX_PAYLOAD ? make_payload(event, lease, false) :
+		pstrdup(json.data);
 	pfree(json.data);
 	return payload;
 }

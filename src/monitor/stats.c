@@ -46,7 +46,8 @@ typedef struct Stats
 {
 	LWLock		lock;
 	int			databases;
-	DatabaseStats entries[FLEXIBLE_ARRAY_MEMBER];	/* the last one, after those of databases, is the overflow */
+	DatabaseStats entries[FLEXIBLE_ARRAY_MEMBER];	/* the last one, after those of databases, is
+													 * the overflow */
 } Stats;
 
 static Stats *stats = NULL;
@@ -82,7 +83,8 @@ create_stats(void *memory, int tranche)
 	}
 }
 
-static const SharedPart stats_part = {"lease_lock stats 5", stats_size, create_stats, (void **) &stats};
+static const SharedPart stats_part = {"lease_lock stats 5", stats_size, create_stats,
+									  (void **) &stats};
 
 void
 stats_init(void)

@@ -76,7 +76,8 @@ watch_table(void)
 {
 	Oid			extension = get_extension_oid("lease_lock", true);
 
-	return OidIsValid(extension) ? get_relname_relid("lease_watch", get_extension_schema(extension)) : InvalidOid;
+	return OidIsValid(extension) ?
+		get_relname_relid("lease_watch", get_extension_schema(extension)) : InvalidOid;
 }
 
 /* The events in the array, as a set; those of a later version are left out. */
@@ -128,8 +129,11 @@ static Watches
 read_watches(Relation table)
 {
 	TupleTableSlot *slot = table_slot_create(table, NULL);
-	TableScanDesc scan = table_beginscan(table, SnapshotSelf, 0, NULL, SO_NONE);
-	Watches		read = {.context = AllocSetContextCreate(TopMemoryContext, "lease watches", ALLOCSET_DEFAULT_SIZES)};
+	TableScanDesc scan = table_beginscan_compat(table, SnapshotSelf, 0, NULL, SO_NONE);
+	Watches		read = {
+		.context = AllocSetContextCreate(TopMemoryContext, "lease watches",
+										 ALLOCSET_DEFAULT_SIZES)
+	};
 
 	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 		add_from_row(&read, slot);
@@ -176,7 +180,10 @@ event_is_watched(LeaseEvent event)
 	return (known.events & EVENT_BIT(event)) != 0;
 }
 
-/* List the watches of this event of a resource. They are good until the next call of event_is_watched(). */
+/*
+ * List the watches of this event of a resource. They are good until the next
+ * call of event_is_watched().
+ */
 List *
 watches_of(LeaseEvent event, const text *resource)
 {
@@ -188,7 +195,8 @@ watches_of(LeaseEvent event, const text *resource)
 		Watch	   *watch = lfirst(cell);
 		int			length = VARSIZE_ANY_EXHDR(watch->prefix);
 
-		if ((watch->events & EVENT_BIT(event)) != 0 && length <= (int) VARSIZE_ANY_EXHDR(resource) &&
+		if ((watch->events & EVENT_BIT(event)) != 0 &&
+			length <= (int) VARSIZE_ANY_EXHDR(resource) &&
 			memcmp(VARDATA_ANY(watch->prefix), VARDATA_ANY(resource), length) == 0)
 			found = lappend(found, watch);
 	}
@@ -251,7 +259,8 @@ set_watch(text *prefix, text *channel, uint32 events)
 
 	ScanKeyInit(&keys[0], Anum_prefix, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(prefix));
 	ScanKeyInit(&keys[1], Anum_channel, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(channel));
-	scan = systable_beginscan(table, RelationGetPrimaryKeyIndex(table, false), true, NULL, lengthof(keys), keys);
+	scan = systable_beginscan(table, RelationGetPrimaryKeyIndex_compat(table, false), true, NULL,
+							  lengthof(keys), keys);
 	former = systable_getnext(scan);
 	if (events != 0)
 		write_watch(table, former, prefix, channel, events);

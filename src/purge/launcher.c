@@ -69,7 +69,8 @@ launcher_init(void)
 
 	DefineCustomIntVariable("lease_lock.purge_interval",
 							"Time between two purges of all databases by the purge worker.",
-							"0 turns the worker off. There is no worker unless the library is preloaded.",
+							"0 turns the worker off. There is no worker unless the library is "
+							"preloaded.",
 							&purge_interval,
 							10000, 0, INT_MAX,
 							PGC_SIGHUP,
@@ -144,7 +145,10 @@ search_databases(Oid wanted)
 	return state;
 }
 
-/* Remember the databases in which leases were granted since the last round; all when that is not known. */
+/*
+ * Remember the databases in which leases were granted since the last round;
+ * all when that is not known.
+ */
 static void
 note_grants(void)
 {
@@ -164,7 +168,8 @@ static bool
 is_due(const Database *database)
 {
 	int			doublings = Min(Max(database->failures - 1, 0), 20);
-	int64		interval = Min(interval_usecs() << doublings, Max(interval_usecs(), FAILED_INTERVAL));
+	int64		interval = Min(interval_usecs() << doublings,
+							   Max(interval_usecs(), FAILED_INTERVAL));
 
 	return mono_equal(database->visited_at, AT_ONCE) ||
 		mono_between(database->visited_at, round_begun_at) >= interval;
@@ -229,8 +234,10 @@ send_worker(Visit *visit)
 		if (!no_slot)
 			ereport(WARNING,
 					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-					 errmsg("could not start a worker to purge leases: no background worker slot is free"),
-					 errhint("Increase max_worker_processes. Rows of leases that ended are kept until a worker can start.")));
+					 errmsg("could not start a worker to purge leases: no background worker slot "
+							"is free"),
+					 errhint("Increase max_worker_processes. Rows of leases that ended are kept "
+							 "until a worker can start.")));
 		no_slot = true;
 		return false;
 	}

@@ -67,7 +67,8 @@ create_state(void *memory, int tranche)
 	pg_atomic_init_u32(&state->batch_xid, InvalidTransactionId);
 }
 
-static const SharedPart state_part = {"lease_lock purge 2", state_size, create_state, (void **) &purge_state};
+static const SharedPart state_part = {"lease_lock purge 2", state_size, create_state,
+									  (void **) &purge_state};
 
 void
 purge_init(void)
@@ -158,7 +159,8 @@ purge_blocks(LeaseStore *store, Visit *visit, BlockNumber nblocks)
 {
 	BlockNumber first = visit->next_block;
 	TimestampTz limit = purge_limit();
-	StoreScan  *scan = store_scan_blocks(store, first, first + (BATCH_BLOCKS - 1), SCAN_COMMITTED, ended_before, &limit);
+	StoreScan  *scan = store_scan_blocks(store, first, first + (BATCH_BLOCKS - 1), SCAN_COMMITTED,
+										 ended_before, &limit);
 	BlockNumber block = InvalidBlockNumber;
 	int64		purged = 0;
 	MonotonicTime begun_at = AT_ONCE;
@@ -252,7 +254,8 @@ purge_batch(Visit *visit)
 TransactionId
 purge_met(const LeaseRows *rows)
 {
-	TransactionId batch = purge_state != NULL ? pg_atomic_read_u32(&purge_state->batch_xid) : InvalidTransactionId;
+	TransactionId batch = purge_state != NULL ? pg_atomic_read_u32(&purge_state->batch_xid) :
+		InvalidTransactionId;
 
 	for (int i = 0; i < rows->count; i++)
 	{

@@ -28,7 +28,8 @@ typedef struct Visit
 {
 	uint32		number;
 	Oid			database;
-	BlockNumber next_block;		/* where the purge begins, and then where it goes on the next time */
+	BlockNumber next_block;		/* where the purge begins, and then where it goes on the next
+								 * time */
 	TimestampTz told_until;		/* notices of leases that expired up to this time were sent */
 	TimestampTz tell_until;		/* send those of leases that expired up to this time */
 	VisitResult result;

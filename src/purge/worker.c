@@ -63,7 +63,8 @@ report_progress(BlockNumber block, BlockNumber nblocks)
 {
 	char		activity[100];
 
-	snprintf(activity, sizeof(activity), "purging leases that ended: block %u of %u", block, nblocks);
+	snprintf(activity, sizeof(activity), "purging leases that ended: block %u of %u", block,
+			 nblocks);
 	pgstat_report_activity(STATE_RUNNING, activity);
 }
 
@@ -98,7 +99,8 @@ tell_expired(Visit *visit)
 
 	begin_transaction();
 	told = !event_is_watched(EVENT_EXPIRED);
-	if (!told && may_stay_in_database() && store_open_if_free(AccessShareLock, &store) == STORE_OPEN)
+	if (!told && may_stay_in_database() &&
+		store_open_if_free(AccessShareLock, &store) == STORE_OPEN)
 	{
 		StoreScan  *scan = store_scan(store, SCAN_COMMITTED, has_expired, visit);
 		ItemPointerData tid;
@@ -194,7 +196,10 @@ log_failure(void)
 	return result;
 }
 
-/* Connect to the database; false if another session is about to drop it, which would make that a fatal error. */
+/*
+ * Connect to the database; false if another session is about to drop it, which
+ * would make that a fatal error.
+ */
 static bool
 connect_to(Oid database)
 {

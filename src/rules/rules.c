@@ -290,7 +290,8 @@ typedef struct Seats
 {
 	int			taken;
 	int			last_taken;		/* slot that count_taken() saw last */
-	Obstacle	first;			/* a transaction that takes some; of the others, the earliest end, and one holder */
+	Obstacle	first;			/* a transaction that takes some; of the others, the earliest
+								 * end, and one holder */
 	const LeaseRow *own_lease;	/* a lease that the owner holds, or may hold after an open change */
 	int			expired_count;	/* expired leases of other owners */
 	const LeaseRow *own_row;	/* candidates to write: the owner's former row, */
@@ -508,7 +509,10 @@ find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action, Timest
 	return claimed;
 }
 
-/* Find a row that a break has to free, and a transaction that must end before it can free all of them. */
+/*
+ * Find a row that a break has to free, and a transaction that must end before
+ * it can free all of them.
+ */
 ClaimedLease
 find_breakable(const LeaseRows *rows, TimestampTz now)
 {

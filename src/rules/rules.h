@@ -43,10 +43,12 @@ typedef struct Decision
 	bool		refused;
 	GrantReason reason;			/* refused: why */
 	Refusal		refusal;
-	const LeaseRow *own;		/* refused, unless the caller may act on this lease: then it is granted again */
+	const LeaseRow *own;		/* refused, unless the caller may act on this lease: then it is
+								 * granted again */
 	int			slot;			/* granted: lease slot to take */
 	const LeaseRow *target;		/* granted: row to write, NULL if there is none yet */
-	const LeaseRow *former;		/* granted: lease that is taken over; of several, the last granted */
+	const LeaseRow *former;		/* granted: lease that is taken over; of several, the last
+								 * granted */
 } Decision;
 
 /* Grants */
@@ -70,7 +72,8 @@ typedef struct ClaimedLease
 	TransactionId transaction;	/* that must end before the action */
 } ClaimedLease;
 
-extern ClaimedLease find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action, TimestampTz now);
+extern ClaimedLease find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action,
+								 TimestampTz now);
 extern ClaimedLease find_breakable(const LeaseRows *rows, TimestampTz now);
 extern bool may_be_purged(const LeaseRow *row, TimestampTz limit);
 extern int64 last_token(const LeaseRows *rows);

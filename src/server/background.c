@@ -68,7 +68,8 @@ may_stay_in_database(void)
 bool
 worker_nap(int64 usecs)
 {
-	if (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, Min(usecs / 1000 + 1, INT_MAX),
+	if (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+				  Min(usecs / 1000 + 1, INT_MAX),
 				  WaitEventExtensionNew("LeaseLockWorker")) & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 

@@ -78,7 +78,8 @@ read_clock(clockid_t id)
 TimestampTz
 clock_now(void)
 {
-	return clock_source == SOURCE_STEADY ? read_clock(CLOCK_BOOTTIME) + clock_offset : GetCurrentTimestamp();
+	return clock_source == SOURCE_STEADY ? read_clock(CLOCK_BOOTTIME) + clock_offset :
+		GetCurrentTimestamp();
 }
 
 MonotonicTime
@@ -93,7 +94,10 @@ is_jitter(int64 difference)
 	return difference > -CLOCK_JITTER && difference < CLOCK_JITTER;
 }
 
-/* How far is the wall clock ahead of CLOCK_BOOTTIME? Reads again if the process was interrupted between the clocks. */
+/*
+ * How far is the wall clock ahead of CLOCK_BOOTTIME? Reads again if the
+ * process was interrupted between the clocks.
+ */
 static int64
 wall_ahead_of_steady(void)
 {
@@ -139,7 +143,8 @@ clock_difference(void)
 TimestampTz
 clock_wall_time(TimestampTz lease_time)
 {
-	TimestampTz wall = TIMESTAMP_NOT_FINITE(lease_time) ? lease_time : lease_time + clock_difference();
+	TimestampTz wall = TIMESTAMP_NOT_FINITE(lease_time) ? lease_time :
+		lease_time + clock_difference();
 
 	return wall >= (date2j(10000, 1, 1) - POSTGRES_EPOCH_JDATE) * USECS_PER_DAY ? DT_NOEND : wall;
 }
@@ -162,8 +167,10 @@ clock_report_step(void)
 				(errmsg("wall clock is %.3f seconds %s lease time",
 						(difference < 0 ? -difference : difference) / (double) USECS_PER_SEC,
 						difference < 0 ? "behind" : "ahead of"),
-				 errdetail("Somebody stepped the wall clock. Leases end when they would have ended without the step."),
-				 errhint("After a restart of the machine or a failover, the leases that are held at that time end %s by that much.",
+				 errdetail("Somebody stepped the wall clock. Leases end when they would have ended "
+						   "without the step."),
+				 errhint("After a restart of the machine or a failover, the leases that are held "
+						 "at that time end %s by that much.",
 						 difference < 0 ? "later" : "earlier")));
 }
 
@@ -218,7 +225,8 @@ load_offset(const char *boot_id)
 	ereport(LOG,
 			(this_boot || strlen(line) < BOOT_ID_LENGTH ?
 			 (errcode(ERRCODE_DATA_CORRUPTED), errmsg("file \"%s\" is damaged", CLOCK_FILE)) :
-			 errmsg("file \"%s\" was written on another machine, or before the last boot of this one", CLOCK_FILE),
+			 errmsg("file \"%s\" was written on another machine, or before the last boot of this "
+					"one", CLOCK_FILE),
 			 errdetail("Lease time starts from the wall clock.")));
 	return false;
 }
@@ -251,7 +259,8 @@ start_steady_clock(void)
 	if (read_clock(CLOCK_BOOTTIME) < 0)
 		return;
 	clock_source = SOURCE_STEADY;
-	has_boot_id = read_line(BOOT_ID_FILE, boot_id) && strspn(boot_id, "0123456789abcdef-") == BOOT_ID_LENGTH;
+	has_boot_id = read_line(BOOT_ID_FILE, boot_id) &&
+		strspn(boot_id, "0123456789abcdef-") == BOOT_ID_LENGTH;
 	boot_id[BOOT_ID_LENGTH] = '\0';
 	if (has_boot_id && load_offset(boot_id))
 		return;
@@ -267,7 +276,8 @@ clock_init(void)
 		start_steady_clock();
 
 	DefineCustomEnumVariable("lease_lock.clock",
-							 "Shows the clock that leases are dated by: \"steady\", which cannot be stepped, or \"wall\".",
+							 "Shows the clock that leases are dated by: \"steady\", which cannot "
+							 "be stepped, or \"wall\".",
 							 NULL,
 							 &clock_source,
 							 clock_source,

@@ -4,7 +4,8 @@
  *		Differences between server versions.
  *
  * The code is written for the newest API. What older servers lack is defined
- * here in the shape of the newest API, with the version that changed it.
+ * here, with the version that brought it. A function whose arguments changed is
+ * called by a name with _compat, with the newest arguments.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,16 +24,33 @@
 #include "varatt.h"				/* no longer part of postgres.h */
 #endif
 
-/* 19: writes and scans take options; flags say which index entries to write. */
-#if PG_VERSION_NUM < 190000
+/*
+ * 19: writes and scans take options; flags say which index entries to write. A
+ * lock tranche is named when it is created, and a DSM initializer has an
+ * argument.
+ */
+#include "storage/lwlock.h"
+#if PG_VERSION_NUM >= 190000
+#define table_beginscan_compat table_beginscan
+#define table_beginscan_tidrange_compat table_beginscan_tidrange
+#define table_tuple_update_compat table_tuple_update
+#define table_tuple_delete_compat table_tuple_delete
+#define index_beginscan_compat index_beginscan
+#define ExecInsertIndexTuples_compat ExecInsertIndexTuples
+#define LWLockNewTrancheId_compat LWLockNewTrancheId
+#define GetNamedDSMSegment_compat GetNamedDSMSegment
+#define LWLockRegisterTranche_compat(id, name) ((void) 0)
+#define DSM_INIT_ARGS void *ptr, void *arg
+#else
 #define SO_NONE 0
-#define table_beginscan(table, snapshot, nkeys, keys, flags) \
+#define table_beginscan_compat(table, snapshot, nkeys, keys, flags) \
 	table_beginscan(table, snapshot, nkeys, keys)
-#define table_beginscan_tidrange(table, snapshot, from, to, flags) \
+#define table_beginscan_tidrange_compat(table, snapshot, from, to, flags) \
 	table_beginscan_tidrange(table, snapshot, from, to)
-#define table_tuple_update(table, tid, row, cid, options, snapshot, check, wait, failure, mode, indexes) \
+#define table_tuple_update_compat(table, tid, row, cid, options, snapshot, check, wait, failure, \
+								  mode, indexes) \
 	table_tuple_update(table, tid, row, cid, snapshot, check, wait, failure, mode, indexes)
-#define table_tuple_delete(table, tid, cid, options, snapshot, check, wait, failure) \
+#define table_tuple_delete_compat(table, tid, cid, options, snapshot, check, wait, failure) \
 	table_tuple_delete(table, tid, cid, snapshot, check, wait, failure, false)
 
 #define EIIT_IS_UPDATE			(1 << 0)
@@ -43,31 +61,32 @@
 #else
 #define ONLY_SUMMARIZING(flags)	/* 16: such indexes do not stop HOT updates */
 #endif
-#define ExecInsertIndexTuples(target, estate, flags, row, arbiters, conflict) \
+#define ExecInsertIndexTuples_compat(target, estate, flags, row, arbiters, conflict) \
 	ExecInsertIndexTuples(target, row, estate, ((flags) & EIIT_IS_UPDATE) != 0, \
-						  ((flags) & EIIT_NO_DUPE_ERROR) != 0, conflict, arbiters ONLY_SUMMARIZING(flags))
-#endif
+						  ((flags) & EIIT_NO_DUPE_ERROR) != 0, conflict, arbiters \
+						  ONLY_SUMMARIZING(flags))
 
-/* 19: a lock tranche is named when it is created, and a DSM initializer has an argument. */
-#if PG_VERSION_NUM < 190000
-#include "storage/lwlock.h"
-#define LWLockNewTrancheId(name) LWLockNewTrancheId()
-#define REGISTER_TRANCHE(id, name) LWLockRegisterTranche(id, name)
+#define LWLockNewTrancheId_compat(name) LWLockNewTrancheId()
+#define LWLockRegisterTranche_compat(id, name) LWLockRegisterTranche(id, name)
+#define GetNamedDSMSegment_compat(name, size, init, found, arg) \
+	GetNamedDSMSegment(name, size, init, found)
 #define DSM_INIT_ARGS void *ptr
-#define GetNamedDSMSegment(name, size, init, found, arg) GetNamedDSMSegment(name, size, init, found)
+
+/* 18: scans count for EXPLAIN (19: and take flags). */
+#if PG_VERSION_NUM >= 180000
+#define index_beginscan_compat(table, index, snapshot, instrument, nkeys, norderbys, flags) \
+	index_beginscan(table, index, snapshot, instrument, nkeys, norderbys)
 #else
-#define REGISTER_TRANCHE(id, name)
-#define DSM_INIT_ARGS void *ptr, void *arg
+#define index_beginscan_compat(table, index, snapshot, instrument, nkeys, norderbys, flags) \
+	index_beginscan(table, index, snapshot, nkeys, norderbys)
+#endif
 #endif
 
-/* 18: scans count for EXPLAIN (19: and take flags); a primary key may be deferrable. */
-#if PG_VERSION_NUM < 180000
-#define index_beginscan(table, index, snapshot, instrument, nkeys, norderbys, flags) \
-	index_beginscan(table, index, snapshot, nkeys, norderbys)
-#define RelationGetPrimaryKeyIndex(table, deferrable_ok) RelationGetPrimaryKeyIndex(table)
-#elif PG_VERSION_NUM < 190000
-#define index_beginscan(table, index, snapshot, instrument, nkeys, norderbys, flags) \
-	index_beginscan(table, index, snapshot, instrument, nkeys, norderbys)
+/* 18: a primary key may be deferrable. */
+#if PG_VERSION_NUM >= 180000
+#define RelationGetPrimaryKeyIndex_compat RelationGetPrimaryKeyIndex
+#else
+#define RelationGetPrimaryKeyIndex_compat(table, deferrable_ok) RelationGetPrimaryKeyIndex(table)
 #endif
 
 /* 18: a function that does not return is marked before its type. */
@@ -76,9 +95,11 @@
 #endif
 
 /* 17: LockHeldByMe() can include stronger modes, and ShmemVariableCache was renamed. */
-#if PG_VERSION_NUM < 170000
 #include "storage/lock.h"
-#define LockHeldByMe(tag, mode, or_stronger) LockHeldByMe(tag, mode)
+#if PG_VERSION_NUM >= 170000
+#define LockHeldByMe_compat LockHeldByMe
+#else
+#define LockHeldByMe_compat(tag, mode, or_stronger) LockHeldByMe(tag, mode)
 #define TransamVariables ShmemVariableCache
 #endif
 

@@ -23,7 +23,8 @@ void
 race_init(void)
 {
 	DefineCustomStringVariable("lease_lock.stop_at",
-							   "Name of the race point at which the session waits for an advisory lock.",
+							   "Name of the race point at which the session waits for an advisory "
+							   "lock.",
 							   "If it is set, to any name, the session waits nowhere else.",
 							   &stop_at,
 							   "",

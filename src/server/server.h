@@ -16,8 +16,10 @@
 /* clock.c: lease time and wall time; monotonic.h has the clock of waits */
 extern void clock_init(void);
 extern TimestampTz clock_now(void); /* lease time, which leases are dated by */
-extern TimestampTz clock_wall_time(TimestampTz lease_time); /* what the wall clock says at that moment */
-extern int64 clock_difference(void);	/* how far the wall clock is ahead of lease time, in microseconds */
+extern TimestampTz clock_wall_time(TimestampTz lease_time); /* what the wall clock says at that
+															 * moment */
+extern int64 clock_difference(void);	/* how far the wall clock is ahead of lease time, in
+										 * microseconds */
 extern void clock_report_step(void);	/* to the log, once for each step */
 
 /* sessions.c: numbers of sessions, for leases that end with their session */
@@ -30,13 +32,16 @@ extern void session_end(void);	/* as far as leases are concerned */
 /* shared_memory.c: the area of shared memory that the processes of a server share */
 typedef struct SharedPart
 {
-	const char *name;			/* its number changes with the layout, because two builds of the library may be in use */
+	const char *name;			/* its number changes with the layout, because two builds of the
+								 * library may be in use */
 	Size		(*size) (void);
-	void		(*create) (void *memory, int tranche);	/* fills it once; tranche is for its locks */
+	void		(*create) (void *memory, int tranche);	/* fills it once; tranche is for its
+														 * locks */
 	void	  **memory;			/* set in each process that attaches; NULL before */
 } SharedPart;
 
-extern void add_shared_part(const SharedPart *part);	/* at load time; the part must be a constant */
+extern void add_shared_part(const SharedPart *part);	/* at load time; the part must be a
+														 * constant */
 extern bool attach_shared_area(void);	/* false if the server has no such area */
 
 /* subxact.c: work that may have to be undone; true keeps it */

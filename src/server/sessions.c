@@ -78,7 +78,8 @@ create_sessions(void *memory, int tranche)
  * Backends of two builds of the library must find each other's sessions. So
  * the layout must not change, or else the number in the name.
  */
-static const SharedPart sessions_part = {"lease_lock sessions 1", sessions_size, create_sessions, (void **) &sessions};
+static const SharedPart sessions_part = {"lease_lock sessions 1", sessions_size, create_sessions,
+										 (void **) &sessions};
 
 void
 sessions_init(void)
@@ -94,7 +95,8 @@ require_session_numbers(void)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("no lease can end with its session on this server"),
 				 errdetail("lease_lock has no shared memory."),
-				 errhint("Add lease_lock to shared_preload_libraries and restart the server, or leave out session => true.")));
+				 errhint("Add lease_lock to shared_preload_libraries and restart the server, or "
+						 "leave out session => true.")));
 }
 
 void
@@ -119,7 +121,8 @@ session_number(void)
 	{
 		require_session_numbers();
 		before_shmem_exit(end_at_exit, (Datum) 0);
-		my_number = (int64) ((pg_atomic_add_fetch_u64(&sessions->last, 1) << PROC_BITS) | MY_PROC_NUMBER);
+		my_number =
+			(int64) ((pg_atomic_add_fetch_u64(&sessions->last, 1) << PROC_BITS) | MY_PROC_NUMBER);
 		pg_atomic_write_u64(&sessions->numbers[MY_PROC_NUMBER], (uint64) my_number);
 	}
 	return my_number;

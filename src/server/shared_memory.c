@@ -49,7 +49,7 @@ size_of_part(const SharedPart *part)
 static void
 create_part(const SharedPart *part, void *memory)
 {
-	int			tranche = LWLockNewTrancheId("lease_lock");
+	int			tranche = LWLockNewTrancheId_compat("lease_lock");
 
 	memset(memory, 0, size_of_part(part));
 	*(int *) memory = tranche;
@@ -60,7 +60,7 @@ create_part(const SharedPart *part, void *memory)
 static void
 use_part(const SharedPart *part, void *memory)
 {
-	REGISTER_TRANCHE(*(int *) memory, "lease_lock");
+	LWLockRegisterTranche_compat(*(int *) memory, "lease_lock");
 	*part->memory = (char *) memory + HEADER_SIZE;
 }
 
@@ -127,7 +127,9 @@ attach_segments(void *arg)
 		bool		found;
 
 		this_part = parts[i];
-		use_part(this_part, GetNamedDSMSegment(this_part->name, size_of_part(this_part), create_segment, &found, NULL));
+		use_part(this_part,
+				 GetNamedDSMSegment_compat(this_part->name, size_of_part(this_part), create_segment,
+										   &found, NULL));
 	}
 	attached = true;
 	return true;
@@ -157,7 +159,8 @@ attach_shared_area(void)
 	pause_until = mono_from_now(ATTACH_PAUSE);
 	ereport(LOG,
 			(errmsg("lease_lock has no shared memory: %s", error->message),
-			 errhint("Waiters look at their leases every lease_lock.poll_interval, in no order, and no lease can end with its session.")));
+			 errhint("Waiters look at their leases every lease_lock.poll_interval, in no order, "
+					 "and no lease can end with its session.")));
 	FreeErrorData(error);
 #endif
 	return attached;

@@ -48,7 +48,8 @@ find_assertion(const text *resource, const Claim *claim)
 {
 	const Assertion *found = *cell_of(resource);
 
-	return found != NULL && is_claimed(&found->lease, claim) && same_text(found->lease.resource, resource) &&
+	return found != NULL && is_claimed(&found->lease, claim) &&
+		same_text(found->lease.resource, resource) &&
 		SubTransactionIsActive(found->made_in) ? &found->lease : NULL;
 }
 
@@ -95,6 +96,7 @@ forget_at_end(XactEvent event, void *arg)
 void
 assertion_cache_init(void)
 {
-	cache_context = AllocSetContextCreate(TopMemoryContext, "lease assertions", ALLOCSET_DEFAULT_SIZES);
+	cache_context = AllocSetContextCreate(TopMemoryContext, "lease assertions",
+										  ALLOCSET_DEFAULT_SIZES);
 	RegisterXactCallback(forget_at_end, NULL);
 }

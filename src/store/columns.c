@@ -43,7 +43,10 @@ const LeaseColumn lease_columns[NUM_COLUMNS] = {
 	{"payload", JSONBOID, FIELD(payload), NULL_IS(0), true},
 };
 
-/* Number of each column in the table; invalid if it has none. Columns 1 and 2 are the primary key. */
+/*
+ * Number of each column in the table; invalid if it has none. Columns 1 and 2
+ * are the primary key.
+ */
 static AttrNumber attnums[NUM_COLUMNS];
 
 /* Is the column as this version made it? */
@@ -138,7 +141,10 @@ lease_from_columns(Lease *lease, const Datum *values, const bool *isnull)
 	lease->session = lease->owner == NULL ? SESSION_NONE : session_state(lease->session_number);
 }
 
-/* Begin a row with the columns that this version does not know, as they are in the row that it replaces. */
+/*
+ * Begin a row with the columns that this version does not know, as they are in
+ * the row that it replaces.
+ */
 static void
 keep_unknown_columns(TupleTableSlot *row, HeapTuple old)
 {

@@ -41,7 +41,10 @@
 /* Number of dead index entries after which a new search for the next lease slot is cheaper. */
 #define MAX_DEAD_ENTRIES	8
 
-/* Note a running transaction that locks the row, or one that has replaced it unless it was rolled back. */
+/*
+ * Note a running transaction that locks the row, or one that has replaced it
+ * unless it was rolled back.
+ */
 static void
 note_locker(LeaseRow *row, TransactionId xid, MultiXactStatus status)
 {
@@ -52,7 +55,10 @@ note_locker(LeaseRow *row, TransactionId xid, MultiXactStatus status)
 	}
 	if (ISUPDATE_from_mxstatus(status))
 	{
-		/* A dirty snapshot does not tell who replaced a version whose inserter is open. They may have committed since. */
+		/*
+		 * A dirty snapshot does not tell who replaced a version whose inserter
+		 * is open. They may have committed since.
+		 */
 		if (TransactionIdIsInProgress(xid) || TransactionIdDidCommit(xid))
 			row->changed_by = xid;
 		return;
@@ -94,7 +100,8 @@ read_lockers(LeaseRow *row)
 	if ((header->t_infomask & HEAP_XMAX_INVALID) != 0)
 		return;
 	if ((header->t_infomask & HEAP_XMAX_IS_MULTI) != 0)
-		nmembers = GetMultiXactIdMembers(only.xid, &members, false, HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask));
+		nmembers = GetMultiXactIdMembers(only.xid, &members, false,
+										 HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask));
 	for (int i = 0; i < nmembers; i++)
 		note_locker(row, members[i].xid, members[i].status);
 }
@@ -121,7 +128,8 @@ read_row(LeaseStore *store, const SnapshotData *dirty, LeaseRow *row)
 	row->locked_by = InvalidTransactionId;
 	row->lock_mode = LockTupleKeyShare;
 	row->locked_here = false;
-	row->written_here = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->tuple->t_data));
+	row->written_here =
+		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->tuple->t_data));
 	read_lockers(row);
 	heap_deform_tuple(row->tuple, RelationGetDescr(store->table), values, isnull);
 	lease_from_columns(&row->lease, values, isnull);
@@ -148,7 +156,8 @@ static IndexScanDesc
 begin_scan(LeaseStore *store, Snapshot snapshot, const text *resource, int below)
 {
 	int			nkeys = below > MAX_SLOT ? 1 : 2;
-	IndexScanDesc scan = index_beginscan(store->table, store->primary_key, snapshot, NULL, nkeys, 0, SO_NONE);
+	IndexScanDesc scan = index_beginscan_compat(store->table, store->primary_key, snapshot, NULL,
+												nkeys, 0, SO_NONE);
 	ScanKeyData keys[2];
 
 	ScanKeyEntryInitialize(&keys[0], 0, 1, BTEqualStrategyNumber, TEXTOID,
@@ -222,7 +231,8 @@ scan_rows(LeaseStore *store, const text *resource, LeaseRows *rows)
 		LeaseRow   *row = add_row(rows);
 
 		read_row(store, &dirty, row);
-		done = is_open(row) ? MAX_SLOT + 1 : row->lease.slot;	/* else it would find an open slot twice */
+		done = is_open(row) ? MAX_SLOT + 1 : row->lease.slot;	/* else it would find an open
+																 * slot twice */
 		RACE_POINT("in a look");
 	}
 	index_endscan(scan);
@@ -362,7 +372,8 @@ store_look_at_last_written(LeaseStore *store, const text *resource, LeaseRows *r
 	if (last_written.resource != hash_text(resource, 0))
 		return false;
 
-	last_written.resource = 0;	/* until the next write: a request that is refused reads more the next time */
+	last_written.resource = 0;	/* until the next write: a request that is refused reads more the
+								 * next time */
 	clear_rows(rows);
 	if (ItemPointerGetBlockNumber(&last_written.tid) >= RelationGetNumberOfBlocks(store->table) ||
 		!store_look_again(store, &last_written.tid, rows->row) ||

@@ -64,9 +64,11 @@ column_expr(Relation table, int column)
 static Expr *
 is_owner_expr(Relation table, int column, const text *owner)
 {
-	Const	   *value = makeConst(TEXTOID, -1, C_COLLATION_OID, -1, PointerGetDatum(owner), false, false);
+	Const	   *value = makeConst(TEXTOID, -1, C_COLLATION_OID, -1, PointerGetDatum(owner), false,
+								  false);
 
-	return make_opclause(TextEqualOperator, BOOLOID, false, column_expr(table, column), (Expr *) value,
+	return make_opclause(TextEqualOperator, BOOLOID, false, column_expr(table, column),
+						 (Expr *) value,
 						 InvalidOid, C_COLLATION_OID);
 }
 
@@ -91,7 +93,8 @@ static bool
 has_rows(Relation table, Relation index, const text *owner, OwnerSearch search)
 {
 	bool		all;
-	Datum		stored = SysCacheGetAttr(INDEXRELID, index->rd_indextuple, Anum_pg_index_indpred, &all);
+	Datum		stored = SysCacheGetAttr(INDEXRELID, index->rd_indextuple, Anum_pg_index_indpred,
+										 &all);
 	List	   *predicate;
 	List	   *searched;
 
@@ -152,7 +155,8 @@ owner_search_keys(ScanKey keys, const text *owner, OwnerSearch search)
 	int			nkeys = 0;
 
 	if (search == SEARCH_KEPT)
-		ScanKeyEntryInitialize(&keys[nkeys++], SK_ISNULL | SK_SEARCHNULL, 1, InvalidStrategy, InvalidOid,
+		ScanKeyEntryInitialize(&keys[nkeys++], SK_ISNULL | SK_SEARCHNULL, 1, InvalidStrategy,
+							   InvalidOid,
 							   InvalidOid, InvalidOid, (Datum) 0);
 	ScanKeyEntryInitialize(&keys[nkeys], 0, nkeys + 1, BTEqualStrategyNumber, TEXTOID,
 						   C_COLLATION_OID, F_TEXTEQ, PointerGetDatum(owner));

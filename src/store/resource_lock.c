@@ -50,7 +50,8 @@ one_way_hash(const text *resource)
 	uint64		hash;
 
 	if (pg_cryptohash_init(context) < 0 ||
-		pg_cryptohash_update(context, (const uint8 *) VARDATA_ANY(resource), VARSIZE_ANY_EXHDR(resource)) < 0 ||
+		pg_cryptohash_update(context, (const uint8 *) VARDATA_ANY(resource),
+							 VARSIZE_ANY_EXHDR(resource)) < 0 ||
 		pg_cryptohash_final(context, digest, sizeof(digest)) < 0)
 		elog(ERROR, "could not compute SHA-256: %s", pg_cryptohash_error(context));
 	pg_cryptohash_free(context);
@@ -116,11 +117,14 @@ unlock_resource_if_locked(const text *resource)
 {
 	LOCKTAG		tag = resource_tag(resource);
 
-	if (LockHeldByMe(&tag, ExclusiveLock, false))
+	if (LockHeldByMe_compat(&tag, ExclusiveLock, false))
 		unlock_resource(resource);
 }
 
-/* Wait for the ending lock of a lease slot, and take it. The caller must not hold the resource lock. */
+/*
+ * Wait for the ending lock of a lease slot, and take it. The caller must not
+ * hold the resource lock.
+ */
 void
 lock_ending(const text *resource, int slot, LOCKMODE mode)
 {

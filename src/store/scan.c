@@ -74,7 +74,7 @@ store_scan_blocks(LeaseStore *store, BlockNumber first, BlockNumber last,
 	ItemPointerSet(&from, first, 0);
 	ItemPointerSet(&to, last, PG_UINT16_MAX);
 	/* This fixes the last block. A row that has moved to a later one is found where it was. */
-	scan->blocks = table_beginscan_tidrange(store->table, SnapshotAny, &from, &to, SO_NONE);
+	scan->blocks = table_beginscan_tidrange_compat(store->table, SnapshotAny, &from, &to, SO_NONE);
 	return scan;
 }
 
@@ -95,8 +95,8 @@ begin_search(StoreScan *scan, OwnerSearch search)
 	if (scan->entries != NULL)
 		index_endscan(scan->entries);
 	scan->search = search;
-	scan->entries = index_beginscan(scan->table, scan->index, &scan->versions, NULL, nkeys, 0,
-									SO_NONE);
+	scan->entries = index_beginscan_compat(scan->table, scan->index, &scan->versions, NULL, nkeys,
+										   0, SO_NONE);
 	index_rescan(scan->entries, keys, nkeys, NULL, 0);
 }
 

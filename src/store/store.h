@@ -67,8 +67,8 @@ typedef bool (*StoreFilter) (const Lease *lease, const void *arg);	/* NULL: all 
 typedef enum ScanRows
 {
 	SCAN_COMMITTED,				/* rows that were committed when the scan began */
-	SCAN_POSSIBLE				/* also those that another transaction has granted before, or since, and
-								 * not rolled back; of a row, perhaps several versions */
+	SCAN_POSSIBLE				/* also those that another transaction has granted before, or
+								 * since, and not rolled back; of a row, perhaps several versions */
 } ScanRows;
 
 extern StoreScan *store_scan(LeaseStore *store, ScanRows rows, StoreFilter wanted, const void *arg);
@@ -102,8 +102,8 @@ extern void era_begin(Oid schema);
 extern const Lease *find_assertion(const text *resource, const Claim *claim);
 extern void remember_assertion(const Lease *lease);
 extern void forget_assertions(void);
-extern uint64 assertions_version;	/* changes when a lease is written, when a found one is freed, and when the guard's
-									 * settings change */
+extern uint64 assertions_version;	/* changes when a lease is written, when a found one is
+									 * freed, and when the guard's settings change */
 extern void assertion_cache_init(void);
 
 #endif							/* LEASE_LOCK_STORE_H */

@@ -103,8 +103,10 @@ check_columns(Relation table)
 				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 				 errmsg("lock table \"%s\" is that of a later version of the extension",
 						RelationGetRelationName(table)),
-				 errdetail("It has a column that must not be null, and that this version of the library does not know."),
-				 errhint("If the extension was updated, connect again, or restart the server if it preloads the library. "
+				 errdetail("It has a column that must not be null, and that this version of the "
+						   "library does not know."),
+				 errhint("If the extension was updated, connect again, or restart the server if it "
+						 "preloads the library. "
 						 "Otherwise drop the column.")));
 	if (found == COLUMNS_ALTERED ||
 		table->rd_rel->relkind != RELKIND_RELATION ||
@@ -131,7 +133,8 @@ check_table(Relation table)
 				 errmsg("lock table \"%s\" has a trigger, a rule, a policy or a check constraint",
 						RelationGetRelationName(table)),
 				 errdetail("The lease functions write to the table directly, and would ignore it."),
-				 errhint("Drop it. A foreign key that references the lock table has triggers, too.")));
+				 errhint("Drop it. A foreign key that references the lock table has triggers, "
+						 "too.")));
 }
 
 /*
@@ -147,13 +150,15 @@ check_indexes(Relation table)
 	ListCell   *cell;
 
 	for (int i = 0; i < NUM_COLUMNS; i++)
-		if (lease_columns[i].renewed && bms_is_member(column_attnum(i) - FirstLowInvalidHeapAttributeNumber, keys))
+		if (lease_columns[i].renewed &&
+			bms_is_member(column_attnum(i) - FirstLowInvalidHeapAttributeNumber, keys))
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 					 errmsg("lock table \"%s\" has a unique index on column \"%s\"",
 							RelationGetRelationName(table),
 							lease_columns[i].name),
-					 errdetail("A renewal changes that column, and would wait for transactions that rely on the lease."),
+					 errdetail("A renewal changes that column, and would wait for transactions "
+							   "that rely on the lease."),
 					 errhint("Drop the index.")));
 
 	foreach(cell, indexes)
@@ -163,7 +168,8 @@ check_indexes(Relation table)
 		if (index->rd_index->indisexclusion)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
-					 errmsg("lock table \"%s\" has an exclusion constraint", RelationGetRelationName(table)),
+					 errmsg("lock table \"%s\" has an exclusion constraint",
+							RelationGetRelationName(table)),
 					 errdetail("Its check may wait for other transactions."),
 					 errhint("Drop it, or replace it with a unique index.")));
 		index_close(index, AccessShareLock);
@@ -174,7 +180,7 @@ check_indexes(Relation table)
 static Relation
 open_primary_key(Relation table, LOCKMODE lockmode)
 {
-	Oid			relid = RelationGetPrimaryKeyIndex(table, false);
+	Oid			relid = RelationGetPrimaryKeyIndex_compat(table, false);
 	Relation	index = OidIsValid(relid) ? index_open(relid, lockmode) : NULL;
 	Form_pg_index form = index != NULL ? index->rd_index : NULL;
 
@@ -210,7 +216,10 @@ make_store(Relation table, LOCKMODE lockmode)
 	return store;
 }
 
-/* The relations that a write opens, except the table and its primary key: indexes of users, the table of large payloads. */
+/*
+ * The relations that a write opens, except the table and its primary key:
+ * indexes of users, the table of large payloads.
+ */
 static List *
 written_relations(LeaseStore *store)
 {

@@ -130,7 +130,8 @@ set_value(Oid sequence, int64 value)
 static uint64
 era_record(Oid token_sequence)
 {
-	uint64		owner = hash_combine64(GetSystemIdentifier(), hash_combine64(MyDatabaseId, token_sequence));
+	uint64		owner = hash_combine64(GetSystemIdentifier(),
+									   hash_combine64(MyDatabaseId, token_sequence));
 
 	return (owner >> 32) << 32 | GetWALInsertionTimeLine();
 }
@@ -140,9 +141,11 @@ static int64
 first_token(int64 last_token, int64 timeline)
 {
 	int64		usecs = Max(GetCurrentTimestamp() - CLOCK_ORIGIN, 0);
-	int64		token = (Min(usecs, PG_INT64_MAX >> 3) << CLOCK_SHIFT) + (timeline << TIMELINE_SHIFT);
+	int64		token = (Min(usecs, PG_INT64_MAX >> 3) << CLOCK_SHIFT) +
+		(timeline << TIMELINE_SHIFT);
 
-	if (token <= last_token && pg_add_s64_overflow(last_token, Min(timeline, 1000) << JUMP_SHIFT, &token))
+	if (token <= last_token &&
+		pg_add_s64_overflow(last_token, Min(timeline, 1000) << JUMP_SHIFT, &token))
 		ereport(ERROR,
 				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
 				 errmsg("fencing tokens are used up")));
@@ -164,7 +167,8 @@ log_era(uint64 recorded, uint64 record)
 			 errdetail("Leases are granted at once.") :
 			 errdetail("Leases are granted after %d ms.", failover_wait),
 			 failover_wait == 0 && !copied ?
-			 errhint("If grants may have been lost in an asynchronous failover, set lease_lock.failover_wait to the longest ttl in use.") : 0));
+			 errhint("If grants may have been lost in an asynchronous failover, set "
+					 "lease_lock.failover_wait to the longest ttl in use.") : 0));
 }
 
 /* Begin an era, and record it. The caller holds the lock. */
@@ -263,7 +267,8 @@ check_sequence(Oid sequence)
 				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
 				 errmsg("token sequence \"%s\" was altered", get_rel_name(sequence)),
 				 errdetail("It may hand out a lower token after a higher one."),
-				 errhint("Undo it: ALTER SEQUENCE ... AS bigint INCREMENT 1 CACHE 1 NO CYCLE, and SET LOGGED.")));
+				 errhint("Undo it: ALTER SEQUENCE ... AS bigint INCREMENT 1 CACHE 1 NO CYCLE, and "
+						 "SET LOGGED.")));
 }
 
 /*

@@ -52,7 +52,8 @@ store_refuse_written_by_hand(LeaseStore *store)
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("lock table \"%s\" was changed by hand at the same moment",
 					RelationGetRelationName(store->table)),
-			 errhint("Call the lease function again, and do not write to the lock table by hand.")));
+			 errhint("Call the lease function again, and do not write to the lock table by "
+					 "hand.")));
 }
 
 /*
@@ -87,18 +88,20 @@ write_index_entries(LeaseStore *store, TupleTableSlot *row, uint32 flags)
 	{
 		/* The columns of the key are the first two. */
 		if ((flags & EIIT_ONLY_SUMMARIZING) == 0)
-			index_insert(store->primary_key, row->tts_values, row->tts_isnull, &row->tts_tid, store->table,
-						 UNIQUE_CHECK_NO, true, target->ri_IndexRelationInfo[key]);
+			index_insert(store->primary_key, row->tts_values, row->tts_isnull, &row->tts_tid,
+						 store->table, UNIQUE_CHECK_NO, true, target->ri_IndexRelationInfo[key]);
 		target->ri_IndexRelationDescs[key] = NULL;	/* the executor skips it */
 	}
-	conflicts = ExecInsertIndexTuples(target, estate, flags | EIIT_NO_DUPE_ERROR, row, NIL, &conflict);
+	conflicts = ExecInsertIndexTuples_compat(target, estate, flags | EIIT_NO_DUPE_ERROR, row, NIL,
+											 &conflict);
 	if (conflicts != NIL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNIQUE_VIOLATION),
 				 errmsg("could not write lease because of unique index \"%s\" of the lock table",
 						get_rel_name(linitial_oid(conflicts))),
 				 errdetail("Another row, which may not be committed yet, has the same key."),
-				 errhint("If the index was added to the lock table, drop it. Do not write to the lock table by hand.")));
+				 errhint("If the index was added to the lock table, drop it. Do not write to the "
+						 "lock table by hand.")));
 
 	target->ri_IndexRelationDescs[key] = store->primary_key;
 	ExecCloseIndices(target);
@@ -125,7 +128,8 @@ lock_row(LeaseStore *store, const LeaseRow *row, LockTupleMode mode, uint8 flags
 	ItemPointerData tid = row->tuple->t_self;
 	TM_FailureData failure;
 	TM_Result	result = table_tuple_lock(store->table, &tid, GetActiveSnapshot(), store->slot,
-										  GetCurrentCommandId(false), mode, LockWaitSkip, flags, &failure);
+										  GetCurrentCommandId(false), mode, LockWaitSkip, flags,
+										  &failure);
 
 	ExecClearTuple(store->slot);
 	if (result == TM_Ok)
@@ -173,14 +177,15 @@ try_update(LeaseStore *store, const LeaseRow *old, const Lease *lease)
 	if (is_locked(old))
 		result = lock_row(store, old, LockTupleNoKeyExclusive, 0);
 	if (result == TM_Ok)
-		result = table_tuple_update(store->table, &tid, row, GetCurrentCommandId(true), 0,
-									GetActiveSnapshot(), InvalidSnapshot, wait,
-									&failure, &lockmode, &which);
+		result = table_tuple_update_compat(store->table, &tid, row, GetCurrentCommandId(true), 0,
+										   GetActiveSnapshot(), InvalidSnapshot, wait, &failure,
+										   &lockmode, &which);
 	require_other_command(store, result);
 	if (result == TM_Ok)
 	{
 		if (which != TU_None)
-			write_index_entries(store, row, EIIT_IS_UPDATE | (which == TU_All ? 0 : EIIT_ONLY_SUMMARIZING));
+			write_index_entries(store, row,
+								EIIT_IS_UPDATE | (which == TU_All ? 0 : EIIT_ONLY_SUMMARIZING));
 		last_written = (LastWritten) {hash_text(lease->resource, 0), row->tts_tid};
 		finish_write(store);
 	}
@@ -198,8 +203,9 @@ try_delete(LeaseStore *store, const LeaseRow *row)
 	if (row->locked_here)
 		result = lock_row(store, row, LockTupleExclusive, 0);
 	if (result == TM_Ok)
-		result = table_tuple_delete(store->table, &tid, GetCurrentCommandId(true), 0,
-									GetActiveSnapshot(), InvalidSnapshot, row->locked_here, &failure);
+		result = table_tuple_delete_compat(store->table, &tid, GetCurrentCommandId(true), 0,
+										   GetActiveSnapshot(), InvalidSnapshot, row->locked_here,
+										   &failure);
 	if (result != TM_Ok)
 		return false;
 	finish_write(store);
@@ -231,7 +237,8 @@ store_try_write(LeaseStore *store, const LeaseRow *old, const Lease *new)
 bool
 store_lock_weakly(LeaseStore *store, const LeaseRow *row)
 {
-	TM_Result	result = lock_row(store, row, LockTupleKeyShare, TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS);
+	TM_Result	result = lock_row(store, row, LockTupleKeyShare,
+								  TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS);
 
 	require_other_command(store, result);
 	return result == TM_Ok;

@@ -31,7 +31,8 @@
 /* What has to happen before something else can go on. */
 typedef enum EdgeKind
 {
-	EDGE_PART,					/* to a part of a condition, or to a waiter that acts for an owner */
+	EDGE_PART,					/* to a part of a condition, or to a waiter that acts for an
+								 * owner */
 	EDGE_OWNER,					/* the owner ends a lease */
 	EDGE_PROCESS,				/* the process ends a transaction, or releases a lock */
 	EDGE_ORDER					/* the waiter takes its turn, or leaves the line */
@@ -47,7 +48,8 @@ typedef struct WaitNode
 	int			pid;			/* of a process; else 0 */
 	const Lease *lease;			/* one of an owner; else NULL */
 	struct SeenEntry *entry;	/* for a waiter of a line, and all before it; else NULL */
-	const Waiter *waiter;		/* NULL: the process does not wait for a lease. It is not copied, see list_entries() */
+	const Waiter *waiter;		/* NULL: the process does not wait for a lease. It is not copied,
+								 * see list_entries() */
 	List	   *entries;			/* of the waiter in its lines */
 	uint64		wait;			/* ticket of the waiter */
 	bool		looks;			/* in one of its lines, or is about to, or commits */
@@ -83,10 +85,14 @@ typedef struct SeenEntry
 	WaitNode   *up_to_here;		/* this waiter and all before it */
 	struct SeenEntry *first;		/* of the line */
 
-	/* What blocks all waiters of the line that ask for the same as this one, which is the first of them. */
+	/*
+	 * What blocks all waiters of the line that ask for the same as this one,
+	 * which is the first of them.
+	 */
 	bool		looked;
 	List	   *blockers;		/* of SlotBlocker */
-	WaitNode   *obstacles;		/* the same as a node, for all to whom none of them belongs; NULL: not yet made */
+	WaitNode   *obstacles;		/* the same as a node, for all to whom none of them belongs;
+								 * NULL: not yet made */
 } SeenEntry;
 
 typedef struct Search
@@ -95,7 +101,8 @@ typedef struct Search
 	HTAB	   *named;			/* the nodes of processes and owners */
 	SeenEntry  *entries;			/* sorted by line and turn */
 	int			nentries;
-	List	   *nodes;			/* the graph; first our own process. In the end, the members of the deadlock */
+	List	   *nodes;			/* the graph; first our own process. In the end, the members of
+								 * the deadlock */
 } Search;
 
 /* --- The graph ------------------------------------------------------------ */
@@ -104,7 +111,10 @@ typedef struct Search
 static WaitNode *
 find_node(Search *search, int pid, const Lease *lease)
 {
-	for (uint64 key = lease == NULL ? (uint64) pid : hash_text(lease->owner, wait_queue->seed + lease->role);; key++)
+	uint64		key = lease == NULL ? (uint64) pid :
+		hash_text(lease->owner, wait_queue->seed + lease->role);
+
+	for (;; key++)
 	{
 		bool		found;
 		WaitNode   *node = hash_search(search->named, &key, HASH_ENTER, &found);
@@ -112,12 +122,16 @@ find_node(Search *search, int pid, const Lease *lease)
 		if (!found)
 			*node = (WaitNode) {.key = key, .pid = pid, .lease = lease};
 		if (node->pid == pid &&
-			(lease == NULL || (node->lease->role == lease->role && same_text(node->lease->owner, lease->owner))))
+			(lease == NULL ||
+			 (node->lease->role == lease->role && same_text(node->lease->owner, lease->owner))))
 			return node;
 	}
 }
 
-/* Let a node wait for another one, which belongs to the graph then. The obstacle is a token, transaction, time or turn. */
+/*
+ * Let a node wait for another one, which belongs to the graph then. The
+ * obstacle is a token, transaction, time or turn.
+ */
 static void
 add_edge(Search *search, WaitNode *from, EdgeKind kind, WaitNode *to, uint64 obstacle)
 {
@@ -162,7 +176,8 @@ acts_for(const Waiter *waiter, const Lease *lease)
 	const WaiterInfo *info = &waiter->info;
 	int			length = VARSIZE_ANY_EXHDR(lease->owner);
 
-	return info->owner_length == length && memcmp(info->owner, VARDATA_ANY(lease->owner), length) == 0 &&
+	return info->owner_length == length &&
+		memcmp(info->owner, VARDATA_ANY(lease->owner), length) == 0 &&
 		has_privs_of_role(info->role, lease->role) &&
 		has_privs_of_role(lease->role, info->role);
 }
@@ -186,7 +201,8 @@ compare_entries(const void *a, const void *b)
 static void
 list_entries(Search *search)
 {
-	HASHCTL		table = {.keysize = sizeof(uint64), .entrysize = sizeof(WaitNode), .hcxt = CurrentMemoryContext};
+	HASHCTL		table = {.keysize = sizeof(uint64), .entrysize = sizeof(WaitNode),
+						 .hcxt = CurrentMemoryContext};
 
 	search->named = hash_create("waits", 128, &table, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	search->entries = palloc_extended(sizeof(SeenEntry) * MaxBackends * MAX_LINES, MCXT_ALLOC_HUGE);
@@ -213,7 +229,8 @@ list_entries(Search *search)
 			entry->turn = entry_turn(&waiter->entry[line]);
 			entry->state = entry_state(&waiter->entry[line]);
 			entry->awaited = waiter->entry[line].awaited;
-			entry->spare = info->mode == MODE_EXCLUSIVE ? 0 : info->mode == MODE_PERMIT ? info->permits - 1 : MAX_SLOT;
+			entry->spare = info->mode == MODE_EXCLUSIVE ? 0 :
+				info->mode == MODE_PERMIT ? info->permits - 1 : MAX_SLOT;
 			process->looks |= entry->state == TURN_CALLED || entry->state == TURN_SKIPPED;
 		}
 	}
@@ -255,7 +272,10 @@ describe_entry(Search *search, WaitNode *node)
 		add_edge(search, node, EDGE_PART, entry[-1].up_to_here, 0);
 }
 
-/* The waiters before this one in its line, except for those that wait for a transaction of this process. */
+/*
+ * The waiters before this one in its line, except for those that wait for a
+ * transaction of this process.
+ */
 static void
 add_waiters_before(Search *search, WaitNode *node, SeenEntry *own)
 {
@@ -271,7 +291,8 @@ add_waiters_before(Search *search, WaitNode *node, SeenEntry *own)
 static bool
 is_own(const Waiter *waiter, const SlotBlocker *blocker)
 {
-	return blocker->pid == waiter->info.pid || (blocker->lease != NULL && acts_for(waiter, blocker->lease));
+	return blocker->pid == waiter->info.pid ||
+		(blocker->lease != NULL && acts_for(waiter, blocker->lease));
 }
 
 /*
@@ -292,7 +313,8 @@ add_obstacles(Search *search, WaitNode *node, List *blockers, int spare, const W
 	{
 		const SlotBlocker *blocker = lfirst(cell);
 		const Lease *lease = blocker->lease;
-		bool		open = TransactionIdIsValid(blocker->transaction);	/* its end decides what becomes of the lease */
+		/* its end decides what becomes of the lease */
+		bool		open = TransactionIdIsValid(blocker->transaction);
 
 		if (others == NULL && blocker->slot != EXCLUSIVE_SLOT)
 			others = add_part(search, node, spare);
@@ -300,7 +322,8 @@ add_obstacles(Search *search, WaitNode *node, List *blockers, int spare, const W
 			slot = add_part(search, others, 0);
 		last_slot = blocker->slot;
 		if (own == NULL || own->info.pid != blocker->pid)
-			add_process(search, slot, blocker->pid, open ? blocker->transaction : lease != NULL ? lease->token : 0);
+			add_process(search, slot, blocker->pid,
+						open ? blocker->transaction : lease != NULL ? lease->token : 0);
 		if (!open && lease != NULL && (own == NULL || !acts_for(own, lease)))
 			add_edge(search, slot, EDGE_OWNER, find_node(search, 0, lease), lease->token);
 	}
@@ -323,7 +346,8 @@ add_line(Search *search, WaitNode *node, SeenEntry *entry)
 	while (same->spare != entry->spare)
 		same++;
 	if (!same->looked)
-		same->blockers = find_obstacles(look_at_line(search->store, &waiter->info, entry->line), &waiter->info);
+		same->blockers = find_obstacles(look_at_line(search->store, &waiter->info, entry->line),
+										&waiter->info);
 	same->looked = true;
 	foreach(cell, same->blockers)
 		own |= is_own(waiter, lfirst(cell));
@@ -332,7 +356,8 @@ add_line(Search *search, WaitNode *node, SeenEntry *entry)
 	else
 	{
 		if (same->obstacles == NULL)
-			add_obstacles(search, same->obstacles = palloc0(sizeof(WaitNode)), same->blockers, entry->spare, NULL);
+			add_obstacles(search, same->obstacles = palloc0(sizeof(WaitNode)), same->blockers,
+						  entry->spare, NULL);
 		add_edge(search, node, EDGE_PART, same->obstacles, 0);
 	}
 	if (entry->state != TURN_ASIDE)
@@ -343,7 +368,8 @@ add_line(Search *search, WaitNode *node, SeenEntry *entry)
 static void
 add_server_blockers(Search *search, WaitNode *node)
 {
-	PGPROC	   *proc = node->waiter != NULL ? GetPGProcByNumber(node->waiter->entry[0].waiter) : BackendPidGetProc(node->pid);
+	PGPROC	   *proc = node->waiter != NULL ? GetPGProcByNumber(node->waiter->entry[0].waiter) :
+		BackendPidGetProc(node->pid);
 	uint64		since = proc != NULL ? pg_atomic_read_u64(&proc->waitStart) : 0;
 	ListCell   *cell;
 
@@ -351,7 +377,10 @@ add_server_blockers(Search *search, WaitNode *node)
 		add_process(search, node, lfirst_int(cell), since);
 }
 
-/* A waiter goes on when it gets the lease of any of its lines, or of one more resource, whose name is not known. */
+/*
+ * A waiter goes on when it gets the lease of any of its lines, or of one more
+ * resource, whose name is not known.
+ */
 static void
 describe_process(Search *search, WaitNode *node)
 {
@@ -362,7 +391,8 @@ describe_process(Search *search, WaitNode *node)
 	add_server_blockers(search, node);
 	if (nlines == 0 || node->looks || node->waiter->info.nlines < node->waiter->info.nresources)
 		return;
-	node->sleeps = node->edges == NIL && ((const SeenEntry *) linitial(node->entries))->state != TURN_AWAY;
+	node->sleeps = node->edges == NIL &&
+		((const SeenEntry *) linitial(node->entries))->state != TURN_AWAY;
 	any = add_part(search, node, nlines - 1);
 	foreach(cell, node->entries)
 		add_line(search, nlines == 1 ? any : add_part(search, any, 0), lfirst(cell));
@@ -567,7 +597,10 @@ wanted_lease(const WaiterInfo *info)
 	return psprintf("the lease on %s", quoted(info->names, info->name_length[0]));
 }
 
-/* Describe the wait of one process for another. Owners are shown only to roles that may see them. */
+/*
+ * Describe the wait of one process for another. Owners are shown only to roles
+ * that may see them.
+ */
 static char *
 describe_wait(const WaitNode *node, EdgeKind kind, int blocker)
 {
@@ -578,12 +611,15 @@ describe_wait(const WaitNode *node, EdgeKind kind, int blocker)
 	if (waiter != NULL)
 		*info = waiter->info;
 	pg_read_barrier();
-	if (waiter == NULL || pg_atomic_read_u64(&waiter->ticket) != node->wait)	/* the copy may be of another wait */
+	/* the copy may be of another wait */
+	if (waiter == NULL || pg_atomic_read_u64(&waiter->ticket) != node->wait)
 		return psprintf("Process %d waits for a lock; blocked by process %d.", node->pid, blocker);
 	if (may_see_owner(info->role))
 		owner = psprintf(" for owner %s", quoted(info->owner, info->owner_length));
-	return psprintf(kind == EDGE_OWNER ? "Process %d waits for %s%s; held by the owner of process %d." :
-					kind == EDGE_ORDER ? "Process %d waits for %s%s; behind process %d in its queue." :
+	return psprintf(kind == EDGE_OWNER ?
+					"Process %d waits for %s%s; held by the owner of process %d." :
+					kind == EDGE_ORDER ?
+					"Process %d waits for %s%s; behind process %d in its queue." :
 					"Process %d waits for %s%s; blocked by process %d.",
 					node->pid, wanted_lease(info), owner, blocker);
 }
@@ -603,7 +639,8 @@ describe_circle(const Search *search)
 			kind = edge->kind;
 		if (edge->from->pid == 0)
 			continue;
-		text = psprintf("%s%s%s", describe_wait(edge->from, kind, blocker), *text ? "\n" : "", text);
+		text = psprintf("%s%s%s", describe_wait(edge->from, kind, blocker), *text ? "\n" : "",
+						text);
 		blocker = edge->from->pid;
 		if (edge->from == own)
 			return text;
@@ -635,5 +672,6 @@ check_deadlock(void)
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("deadlock detected while waiting for %s", wanted_lease(&victim->waiter->info)),
 			 errdetail_internal("%s", describe_circle(&second)),
-			 errhint("Release what you hold and begin again. Acquire leases in the same order in all sessions.")));
+			 errhint("Release what you hold and begin again. Acquire leases in the same order in "
+					 "all sessions.")));
 }

@@ -19,14 +19,21 @@
 #include "rules/rules.h"
 #include "wait/queue.h"
 
-/* The process that runs a transaction; 0 if none does. One that ended long ago must not be looked up. */
+/*
+ * The process that runs a transaction; 0 if none does. One that ended long ago
+ * must not be looked up.
+ */
 int
 transaction_pid(TransactionId xid)
 {
-	return TransactionIdIsInProgress(xid) ? BackendXidGetPid(SubTransGetTopmostTransaction(xid)) : 0;
+	return TransactionIdIsInProgress(xid) ? BackendXidGetPid(SubTransGetTopmostTransaction(xid)) :
+		0;
 }
 
-/* Look at the resource of a line. The waiter may begin another wait meanwhile: then the rows mean nothing. */
+/*
+ * Look at the resource of a line. The waiter may begin another wait meanwhile:
+ * then the rows mean nothing.
+ */
 LeaseRows *
 look_at_line(LeaseStore *store, const WaiterInfo *info, int line)
 {
@@ -39,7 +46,8 @@ look_at_line(LeaseStore *store, const WaiterInfo *info, int line)
 static bool
 is_in_the_way(const LeaseRow *row, const WaiterInfo *info, TimestampTz now)
 {
-	return obstacle_in(row, now).exists && (info->mode != MODE_SHARED || row->lease.slot == EXCLUSIVE_SLOT);
+	return obstacle_in(row, now).exists &&
+		(info->mode != MODE_SHARED || row->lease.slot == EXCLUSIVE_SLOT);
 }
 
 /* The process whose session a lease ends with; 0 if it ends with none. */
@@ -81,7 +89,10 @@ find_obstacles(const LeaseRows *rows, const WaiterInfo *info)
 	return blockers;
 }
 
-/* Add the process of a transaction, unless that has ended; 0 for a prepared transaction, as in pg_blocking_pids(). */
+/*
+ * Add the process of a transaction, unless that has ended; 0 for a prepared
+ * transaction, as in pg_blocking_pids().
+ */
 static List *
 add_transaction(List *pids, TransactionId xid)
 {
@@ -107,7 +118,8 @@ find_blocking_pids(const LeaseRows *rows, const WaiterInfo *info, TransactionId 
 		const LeaseRow *row = &rows->row[i];
 		ListCell   *cell;
 
-		if (!is_in_the_way(row, info, now) && (info->mode != MODE_EXCLUSIVE || row->lease.slot != EXCLUSIVE_SLOT))
+		if (!is_in_the_way(row, info, now) &&
+			(info->mode != MODE_EXCLUSIVE || row->lease.slot != EXCLUSIVE_SLOT))
 			continue;
 		foreach(cell, store_row_transactions(row))
 			pids = add_transaction(pids, lfirst_oid(cell));
@@ -131,7 +143,8 @@ server_blocking_pids(const PGPROC *proc)
 
 	if (proc == MyProc || (proc->waitLock == NULL && proc->lockGroupLeader == NULL))
 		return NIL;
-	deconstruct_array(DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(proc->pid))),
+	deconstruct_array(DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
+															 Int32GetDatum(proc->pid))),
 					  INT4OID, sizeof(int32), true, TYPALIGN_INT, &pids, NULL, &npids);
 	for (int i = 0; i < npids; i++)
 		list = lappend_int(list, DatumGetInt32(pids[i]));

@@ -67,7 +67,8 @@ create_queue(void *memory, int tranche)
 	}
 }
 
-static const SharedPart queue_part = {"lease_lock queue 6", queue_size, create_queue, (void **) &wait_queue};
+static const SharedPart queue_part = {"lease_lock queue 6", queue_size, create_queue,
+									  (void **) &wait_queue};
 
 void
 queue_init(void)
@@ -148,8 +149,9 @@ queue_unlock_and_wake(uint64 hash)
 }
 
 /*
- * Note that a waiter must look again: queue_unlock_and_wake() sets its latch. The latch alone is not enough: between a look and
- * the sleep the waiter may wait for something else, and reset the latch.
+ * Note that a waiter must look again: queue_unlock_and_wake() sets its latch.
+ * The latch alone is not enough: between a look and the sleep the waiter may
+ * wait for something else, and reset the latch.
  */
 void
 queue_note_wakeup(const Entry *entry)
@@ -185,7 +187,10 @@ named_resource(const WaiterInfo *info, int line)
 	return cstring_to_text_with_len(name, length);
 }
 
-/* Is this an entry for a resource of this database? The caller is its waiter, or holds the bucket's lock. */
+/*
+ * Is this an entry for a resource of this database? The caller is its waiter,
+ * or holds the bucket's lock.
+ */
 bool
 queue_is_entry_for(const Entry *entry, const text *resource)
 {
@@ -194,7 +199,8 @@ queue_is_entry_for(const Entry *entry, const text *resource)
 	const char *name = name_in_line(&waiter->info, (int) (entry - waiter->entry), &length);
 
 	return waiter->info.database == MyDatabaseId &&
-		length == (int) VARSIZE_ANY_EXHDR(resource) && memcmp(name, VARDATA_ANY(resource), length) == 0;
+		length == (int) VARSIZE_ANY_EXHDR(resource) &&
+		memcmp(name, VARDATA_ANY(resource), length) == 0;
 }
 
 /* The line for a resource of this database. */
@@ -212,7 +218,8 @@ queue_find_line(uint64 hash, const text *resource)
 Entry *
 queue_next_in_line(const Entry *previous, Line line)
 {
-	Entry	   *entry = queue_entry(previous == NULL ? bucket_of(line.hash)->ends.next : previous->link.next);
+	Entry	   *entry = queue_entry(previous == NULL ? bucket_of(line.hash)->ends.next :
+									previous->link.next);
 
 	while (entry != NULL && entry->line.number != line.number)
 		entry = queue_entry(entry->link.next);
@@ -251,9 +258,13 @@ queue_take_out(Entry *entry)
 	link_of(entry->line.hash, entry->link.next)->previous = entry->link.previous;
 }
 
-/* Describe this backend as a waiter. It has a line for each of the first resources whose names there is space for. */
+/*
+ * Describe this backend as a waiter. It has a line for each of the first
+ * resources whose names there is space for.
+ */
 static void
-describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseRequest *request, int64 timeout)
+describe_waiter(WaiterInfo *info, text **resources, int nresources, const LeaseRequest *request,
+				int64 timeout)
 {
 	char	   *name = info->names;
 
@@ -324,7 +335,10 @@ queue_suspect(int number)
 	set_latch(number);
 }
 
-/* Copy a waiter of this database that had this ticket; NULL if the wait has ended, or the ticket is 0. */
+/*
+ * Copy a waiter of this database that had this ticket; NULL if the wait has
+ * ended, or the ticket is 0.
+ */
 static Waiter *
 copy_waiter(Waiter *waiter, uint64 ticket)
 {
@@ -353,7 +367,10 @@ compare_turns(const ListCell *a, const ListCell *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Does anybody wait for this resource? Not counted are waiters for so many resources that they have no line for it. */
+/*
+ * Does anybody wait for this resource? Not counted are waiters for so many
+ * resources that they have no line for it.
+ */
 bool
 wait_is_contended(const text *resource)
 {
@@ -378,7 +395,8 @@ waiters_list(void)
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		Waiter	   *copy = copy_waiter(queue_waiter(i), pg_atomic_read_u64(&queue_waiter(i)->ticket));
+		Waiter	   *copy = copy_waiter(queue_waiter(i),
+									   pg_atomic_read_u64(&queue_waiter(i)->ticket));
 
 		if (copy != NULL)
 			list = lappend(list, copy);

@@ -59,7 +59,10 @@ typedef enum TurnState
 	TURN_SKIPPED				/* did not look when called; until it looks */
 } TurnState;
 
-/* Its neighbours in the list of a bucket, as numbers of entries. The bucket is in the circle, too, as NOBODY. */
+/*
+ * Its neighbours in the list of a bucket, as numbers of entries. The bucket is
+ * in the circle, too, as NOBODY.
+ */
 typedef struct Link
 {
 	int			previous;
@@ -76,7 +79,8 @@ typedef struct Entry
 	pg_atomic_uint32 state;		/* TurnState */
 	TransactionId awaited;		/* transaction that refused it, if known */
 	MonotonicTime called_at;	/* since when it is called */
-	MonotonicTime known_end;	/* when, as far as it knows, the lease may become free; AT_ONCE: at any time */
+	MonotonicTime known_end;	/* when, as far as it knows, the lease may become free; AT_ONCE:
+								 * at any time */
 } Entry;
 
 /* Description of a waiter. It does not change while the waiter waits. */
@@ -100,8 +104,8 @@ typedef struct WaiterInfo
 typedef struct Waiter
 {
 	pg_atomic_uint64 ticket;	/* of this wait; 0: no wait, or not described yet */
-	pg_atomic_uint64 alarm;		/* a MonotonicTime: when it looks without being woken. While it is awake that is
-								 * NEVER, so that every change wakes it */
+	pg_atomic_uint64 alarm;		/* a MonotonicTime: when it looks without being woken. While it
+								 * is awake that is NEVER, so that every change wakes it */
 	pg_atomic_uint32 news;		/* counts wake-ups */
 	pg_atomic_uint32 suspect;	/* must check for a deadlock at once */
 	bool		commits;		/* before it sleeps, which may take long */
@@ -112,7 +116,8 @@ typedef struct Waiter
 typedef struct Bucket
 {
 	LWLock		lock;
-	Link		ends;			/* its next entry is the first one, its previous entry the last one */
+	Link		ends;			/* its next entry is the first one, its previous entry the last
+								 * one */
 	char		pad[PG_CACHE_LINE_SIZE - sizeof(LWLock) - sizeof(Link)];
 } Bucket;
 
@@ -154,17 +159,22 @@ monotonic_time(TimestampTz time)
 
 /* queue.c: the memory */
 extern void queue_init(void);	/* at load time */
-extern uint64 queue_hash(const text *resource); /* of a resource of this database; needs the shared area */
+extern uint64 queue_hash(const text *resource); /* of a resource of this database; needs the
+												 * shared area */
 extern bool queue_may_have(uint64 hash);	/* can there be a waiter? */
 extern bool queue_is_entry_for(const Entry *entry, const text *resource);
 extern Waiter *queue_waiter(int number);
 extern MonotonicTime queue_alarm(const Waiter *waiter);
 extern void queue_set_alarm(Waiter *waiter, MonotonicTime alarm);
 extern Entry *queue_entry(int number);	/* NULL for NOBODY */
-extern Waiter *queue_join(text **resources, int nresources, const LeaseRequest *request, int64 timeout);
+extern Waiter *queue_join(text **resources, int nresources, const LeaseRequest *request,
+						  int64 timeout);
 extern void queue_suspect(int number);	/* make a waiter check for a deadlock */
 
-/* Lock the bucket of a hash. What follows needs the lock. The unlock sets the latches of the waiters for whom a wake-up was noted. */
+/*
+ * Lock the bucket of a hash. What follows needs the lock. The unlock sets the
+ * latches of the waiters for whom a wake-up was noted.
+ */
 extern void queue_lock(uint64 hash);
 extern void queue_unlock_and_wake(uint64 hash);
 extern Line queue_find_line(uint64 hash, const text *resource);
@@ -176,7 +186,8 @@ extern void call_first(Line line, MonotonicTime free_at);	/* turns.c */
 
 /* turns.c: changes of a waiter's state by its own backend */
 extern void turns_init(void);	/* at load time */
-extern MonotonicTime turns_were_refused(Waiter *waiter, int line, const Refusal *refusal, uint32 news_seen);
+extern MonotonicTime turns_were_refused(Waiter *waiter, int line, const Refusal *refusal,
+										uint32 news_seen);
 extern MonotonicTime turns_leave(Waiter *waiter, const text *granted);
 
 /* wake.c */
@@ -191,7 +202,8 @@ extern bool lock_wait_until(MonotonicTime until, void (*work) (void *arg), void 
 
 /* queue.c: the description of waiters */
 extern text *named_resource(const WaiterInfo *info, int line);
-extern List *waiters_list(void);	/* copies of all Waiters of this database, in the order of turns */
+extern List *waiters_list(void);	/* copies of all Waiters of this database, in the order of
+									 * turns */
 
 /* What blocks a lease slot for a request: a committed lease, an open transaction, or both. */
 typedef struct SlotBlocker
@@ -199,14 +211,16 @@ typedef struct SlotBlocker
 	int			slot;
 	const Lease *lease;			/* or NULL */
 	TransactionId transaction;	/* or invalid */
-	int			pid;			/* of that transaction, or else of the session that the lease ends with; 0: none */
+	int			pid;			/* of that transaction, or else of the session that the lease
+								 * ends with; 0: none */
 } SlotBlocker;
 
 /* obstacles.c */
 extern int	transaction_pid(TransactionId xid);
 extern LeaseRows *look_at_line(LeaseStore *store, const WaiterInfo *info, int line);
 extern List *find_obstacles(const LeaseRows *rows, const WaiterInfo *info);
-extern List *find_blocking_pids(const LeaseRows *rows, const WaiterInfo *info, TransactionId awaited);
+extern List *find_blocking_pids(const LeaseRows *rows, const WaiterInfo *info,
+								TransactionId awaited);
 extern List *server_blocking_pids(const PGPROC *proc);
 
 /* deadlock.c */

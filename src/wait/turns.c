@@ -147,7 +147,8 @@ skip(Entry *entry)
 {
 	pg_atomic_write_u32(&entry->state, TURN_SKIPPED);
 	if (entry->link.next == NOBODY)
-		return;					/* it is the last one; queue_may_have() must not see the bucket empty */
+		return;					/* it is the last one; queue_may_have() must not see the bucket
+								 * empty */
 	queue_take_out(entry);
 	queue_append(entry);
 }
@@ -222,7 +223,10 @@ wait_take_turn(const text *resource)
 	return mine;
 }
 
-/* Until when may a waiter sleep? The second one checks often, the others more rarely, so that few wake up. */
+/*
+ * Until when may a waiter sleep? The second one checks often, the others more
+ * rarely, so that few wake up.
+ */
 static MonotonicTime
 next_line_check(const Entry *own)
 {
@@ -248,17 +252,22 @@ turns_were_refused(Waiter *waiter, int line, const Refusal *refusal, uint32 news
 {
 	Entry	   *entry = &waiter->entry[line];
 	bool		awaits = TransactionIdIsValid(refusal->transaction);
-	TurnState	state = refusal->own_lease ? TURN_ASIDE : awaits && waiter->info.nresources == 1 ? TURN_AWAY : TURN_QUEUED;
+	TurnState	state = refusal->own_lease ? TURN_ASIDE :
+		awaits && waiter->info.nresources == 1 ? TURN_AWAY : TURN_QUEUED;
 	MonotonicTime check_by = AT_ONCE;
 
 	queue_lock(entry->line.hash);
 	if (pg_atomic_read_u32(&waiter->news) == news_seen)
 	{
 		bool		stands_aside = state == TURN_ASIDE && entry_state(entry) != TURN_ASIDE;
-		bool		is_known = entry->awaited == refusal->transaction && entry_state(entry) != TURN_CALLED;
+		bool		is_known = entry->awaited == refusal->transaction &&
+			entry_state(entry) != TURN_CALLED;
 
 		entry->awaited = refusal->transaction;
-		/* A transaction may end at any time. A free lease belongs to waiters who hand on what they know. */
+		/*
+		 * A transaction may end at any time. A free lease belongs to waiters
+		 * who hand on what they know.
+		 */
 		entry->known_end = refusal->open ? AT_ONCE : monotonic_time(refusal->held_until);
 		pg_atomic_write_u32(&entry->state, state);
 		if (awaits && !is_known)	/* else two waiters could keep each other awake */
@@ -318,9 +327,11 @@ leave_line(const Waiter *waiter, Entry *entry, bool granted)
 	if (next != NULL)
 	{
 		if (entry_turn(next) < entry_turn(entry) && !TransactionIdIsValid(next->awaited))
-			return;				/* a session that it waits for may have passed over it, and waited for this one */
+			return;				/* a session that it waits for may have passed over it, and
+								 * waited for this one */
 		wants = &queue_waiter(next->waiter)->info;
-		if (!granted && entry_state(entry) != TURN_CALLED && wants->mode == info->mode && wants->permits == info->permits)
+		if (!granted && entry_state(entry) != TURN_CALLED && wants->mode == info->mode &&
+			wants->permits == info->permits)
 			free_at = entry->known_end;
 	}
 	call_first(entry->line, free_at);

@@ -37,7 +37,10 @@ show_obstacles(ShownWaiter *shown, const List *obstacles)
 	}
 }
 
-/* Look for what blocks a waiter for one resource. before is one that is before it in its line, or NULL. */
+/*
+ * Look for what blocks a waiter for one resource. before is one that is before
+ * it in its line, or NULL.
+ */
 static void
 look_for_obstacles(ListedWaiter *listed, LeaseStore *store, const ListedWaiter *before)
 {
@@ -45,7 +48,8 @@ look_for_obstacles(ListedWaiter *listed, LeaseStore *store, const ListedWaiter *
 	TransactionId awaited = waiter->entry[0].awaited;
 	LeaseRows  *rows;
 
-	if (before != NULL && before->waiter->info.mode == waiter->info.mode && before->waiter->entry[0].awaited == awaited)
+	if (before != NULL && before->waiter->info.mode == waiter->info.mode &&
+		before->waiter->entry[0].awaited == awaited)
 	{
 		listed->shown.lease = before->shown.lease;
 		listed->shown.transaction = before->shown.transaction;
@@ -65,8 +69,10 @@ look_in_all_lines(ListedWaiter *listed, LeaseStore *store)
 
 	for (int i = 0; i < waiter->info.nlines; i++)
 		listed->pids = list_concat_unique_int(listed->pids,
-											  find_blocking_pids(look_at_line(store, &waiter->info, i),
-																 &waiter->info, waiter->entry[i].awaited));
+											  find_blocking_pids(look_at_line(store, &waiter->info,
+																			  i),
+																 &waiter->info,
+																 waiter->entry[i].awaited));
 }
 
 /* The last one in the list that waits for the same resource, and no other. */
@@ -93,6 +99,7 @@ describe(ListedWaiter *listed)
 {
 	const WaiterInfo *info = &listed->waiter->info;
 	ShownWaiter *shown = &listed->shown;
+	const PGPROC *proc = GetPGProcByNumber(listed->waiter->entry[0].waiter);
 
 	shown->resource = info->nresources == 1 ? named_resource(info, 0) : NULL;
 	shown->owner = cstring_to_text_with_len(info->owner, info->owner_length);
@@ -102,8 +109,7 @@ describe(ListedWaiter *listed)
 	shown->deadline = info->deadline;
 	shown->mode = info->mode;
 	shown->permits = info->permits;
-	shown->pids = list_concat_unique_int(list_copy(listed->pids),
-										 server_blocking_pids(GetPGProcByNumber(listed->waiter->entry[0].waiter)));
+	shown->pids = list_concat_unique_int(list_copy(listed->pids), server_blocking_pids(proc));
 	shown->pids = list_delete_int(shown->pids, info->pid);
 	list_sort(shown->pids, list_int_cmp);
 }

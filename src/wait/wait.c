@@ -100,7 +100,10 @@ wait_is_called(void)
 		entry_state(&my_wait.waiter->entry[0]) == TURN_CALLED;
 }
 
-/* Prepare a look: after a wake-up from now on, the waiter must not sleep. It is not away any more. */
+/*
+ * Prepare a look: after a wake-up from now on, the waiter must not sleep. It
+ * is not away any more.
+ */
 static void
 begin_look(void)
 {
@@ -134,7 +137,8 @@ wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 
 	memset(&my_wait, 0, sizeof(my_wait));
 	my_wait.begun_at = now;
 	my_wait.deadline = mono_add(now, timeout);
-	my_wait.lock_deadline = mono_add(now, LockTimeout > 0 ? LockTimeout * INT64CONST(1000) : FOREVER);
+	my_wait.lock_deadline = mono_add(now,
+									 LockTimeout > 0 ? LockTimeout * INT64CONST(1000) : FOREVER);
 	my_wait.ends_at = mono_min(my_wait.deadline, my_wait.lock_deadline);
 	my_wait.next_deadlock_check = mono_add(now, DeadlockTimeout * INT64CONST(1000));
 	RACE_POINT("before a waiter joins");
@@ -162,7 +166,8 @@ wait_note_refusal(int which, const Refusal *refusal)
 		return;
 	RACE_POINT("before a waiter tells its refusal");
 	my_wait.next_line_check = mono_min(my_wait.next_line_check,
-									   turns_were_refused(waiter, which, refusal, my_wait.news_seen));
+									   turns_were_refused(waiter, which, refusal,
+														  my_wait.news_seen));
 }
 
 static void
@@ -211,7 +216,8 @@ wait_lock_resource(const text *resource)
 
 	if (mono_equal(until, NEVER))
 		lock_resource(resource);
-	else if (!try_lock_resource(resource) && !lock_wait_until(until, lock_in_manager, unconstify(text *, resource)))
+	else if (!try_lock_resource(resource) &&
+			 !lock_wait_until(until, lock_in_manager, unconstify(text *, resource)))
 	{
 		unlock_resource_if_locked(resource);	/* it may have been granted at that moment */
 		return false;
@@ -240,7 +246,9 @@ begin_deadlock_check(void)
 
 	if (!mono_has_come(my_wait.next_deadlock_check))
 		return is_suspect;
-	my_wait.next_deadlock_check = mono_from_now(Min(mono_since(my_wait.begun_at) + DeadlockTimeout * INT64CONST(1000), LONGEST_SLEEP));
+	my_wait.next_deadlock_check =
+		mono_from_now(Min(mono_since(my_wait.begun_at) + DeadlockTimeout * INT64CONST(1000),
+						  LONGEST_SLEEP));
 	return true;
 }
 
@@ -284,7 +292,8 @@ static void
 wait_behind_transaction(const Refusal *refusal)
 {
 	TransactionId transaction = refusal->transaction;
-	MonotonicTime check = mono_max(my_wait.next_deadlock_check, mono_from_now(DeadlockTimeout * INT64CONST(2000)));
+	MonotonicTime check = mono_max(my_wait.next_deadlock_check,
+								   mono_from_now(DeadlockTimeout * INT64CONST(2000)));
 
 	RACE_POINT("before a waiter is away");
 	lock_wait_until(mono_min(my_wait.ends_at, check), wait_in_lock_manager, &transaction);

@@ -22,7 +22,8 @@
 /* wait.c: the steps of the loop */
 extern void wait_init(void);
 extern bool wait_look_for_others(text **resources, int nresources);
-extern void wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 timeout);
+extern void wait_begin(text **resources, int nresources, const LeaseRequest *request,
+					   int64 timeout);
 extern bool wait_is_called(void);
 extern LeaseStore *wait_open_store(void);
 extern bool wait_lock_resource(const text *resource);

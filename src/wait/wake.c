@@ -68,8 +68,11 @@ wait_note_change(const text *resource, TimestampTz expires_at)
 static void
 call_all_lines(uint64 hash)
 {
-	for (Entry *entry = queue_entry(bucket_of(hash)->ends.next); entry != NULL; entry = queue_entry(entry->link.next))
-		if (queue_waiter(entry->waiter)->info.database == MyDatabaseId && queue_next_in_line(NULL, entry->line) == entry)
+	Entry	   *entry = queue_entry(bucket_of(hash)->ends.next);
+
+	for (; entry != NULL; entry = queue_entry(entry->link.next))
+		if (queue_waiter(entry->waiter)->info.database == MyDatabaseId &&
+			queue_next_in_line(NULL, entry->line) == entry)
 			call_first(entry->line, AT_ONCE);
 }
 
