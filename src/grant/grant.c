@@ -6,7 +6,15 @@
  * A try looks at the rows of the resource and decides. If it is refused, it has
  * locked and written nothing. Else it locks the resource, looks and
  * decides again, now that nobody else can write, and writes what the decision
- * names. src/README.md explains why this is right.
+ * names. src/README.md explains why no two owners get conflicting leases.
+ *
+ * Why a refusal is right. A look without the lock can miss rows, which makes
+ * it refuse less. It can also read rows at different moments, and perhaps the
+ * leases were never all held at one moment; a lease that a transaction was
+ * changing was perhaps never committed. If a transaction ended meanwhile, a
+ * refusal by several rows, or by one that was open, counts only if a look
+ * under the lock confirms it (same_moment). No look begins again.
+ * lease_token(), which takes no lock, reads what one snapshot shows.
  *
  *-------------------------------------------------------------------------
  */

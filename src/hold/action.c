@@ -9,6 +9,10 @@
  * ending lock instead: else assertions that come later could keep it waiting
  * for ever.
  *
+ * Why a late release is right. A transaction that takes a lease over, or ends
+ * it, writes its row. The release finds that row open and waits, or finds it
+ * changed and answers false, or finds it as it was and answers true.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

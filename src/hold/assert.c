@@ -4,8 +4,36 @@
  *		Leases that a transaction relies on until it ends.
  *
  * The transaction locks the row of its lease FOR KEY SHARE, under the resource
- * lock. src/README.md explains why that suffices. If another session waits to
- * end the lease, it goes first.
+ * lock. If another session waits to end the lease, it goes first.
+ *
+ * Why an assertion holds. It locks the row under the resource lock. A
+ * transaction that ends leases looks at the row's header under the same lock,
+ * so one of the two comes first. If the assertion is first, the other one
+ * finds the row lock and waits. A grant reads the clock after the resource
+ * lock and before the look: an assertion that comes later reads a later time,
+ * and finds the lease expired if the grant found it expired. While a row is
+ * being renewed, a lock FOR KEY SHARE on its old version locks the new one,
+ * too. The assertion cache only saves looks.
+ *
+ * Why an assertion outlives the expiry. The row lock is the assertion: a
+ * transaction may rely on a lease that is held, or whose row it has locked
+ * itself (still_holds). Whoever takes a lease over or ends it writes its row,
+ * and could not do so while the row was locked. So a row with the same owner
+ * and token, locked by this transaction, shows a lease that nobody else had.
+ * That is also so if
+ *
+ * - the transaction itself ended or took over the lease, and ROLLBACK TO has
+ *   undone that. The old version is back with its lock, since the server keeps
+ *   the lock of an outer subtransaction beside the update of an inner one. A
+ *   lock that was taken inside the savepoint ends.
+ *
+ * - the lease was renewed (the new version inherits the lock), or granted to
+ *   another owner (the row is a tombstone, or shows that owner).
+ *
+ * - the row was locked by hand, even after the lease expired: from then on
+ *   nobody can take it over, and nobody has before. This is so for permits,
+ *   too, if all callers state the same number: if there is no room any more
+ *   for an expired permit, a grant has taken over its row.
  *
  *-------------------------------------------------------------------------
  */

@@ -30,6 +30,7 @@ void
 hint_at_owner_index(const LeaseStore *store, const StoreScan *scan)
 {
 	BlockNumber blocks;
+	char	   *schema;
 
 	if (hinted || store_reads_index(scan))
 		return;
@@ -38,17 +39,15 @@ hint_at_owner_index(const LeaseStore *store, const StoreScan *scan)
 		return;
 
 	hinted = true;
+	schema = get_namespace_name(RelationGetNamespace(store->table));
 	if (stats_note_hint())
 		ereport(LOG,
 				(errmsg("all %u blocks of the lock table were read to find the leases of an owner",
 						blocks),
 				 errdetail("Functions lease_release_all and lease_renew_all do this, and each "
-						   "grant "
-						   "under setting \"lease_lock.max_leases_per_owner\". This is logged "
-						   "once."),
-				 errhint("If that is often, create an index, to which each grant and release has "
-						 "to write: "
-						 "CREATE INDEX CONCURRENTLY ON %s (owner, kept_for).",
-						 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(store->table)),
-													RelationGetRelationName(store->table)))));
+						   "grant under setting \"lease_lock.max_leases_per_owner\". "
+						   "This is logged once."),
+				 errhint("If that is often, create an index, to which each grant and release "
+						 "has to write: CREATE INDEX CONCURRENTLY ON %s (owner, kept_for).",
+						 quote_qualified_identifier(schema, RelationGetRelationName(store->table)))));
 }

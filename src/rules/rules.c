@@ -472,7 +472,7 @@ action_waits_for(const LeaseRows *rows, const LeaseRow *row, OwnAction action)
 
 /*
  * May the owner act on this lease as its holder? A transaction that has locked
- * the row may go on to rely on it after it expired. src/README.md says why.
+ * the row may go on to rely on it after it expired. hold/assert.c says why.
  */
 static bool
 still_holds(const LeaseRow *row, OwnAction action, TimestampTz now)

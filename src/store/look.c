@@ -300,7 +300,7 @@ settle_rows(LeaseRows *rows)
 /*
  * Look at all rows of a resource. Unless the caller holds the resource lock,
  * rows may be missing, and those that are there may be from different moments.
- * src/README.md explains why.
+ * grant/grant.c explains why that is enough to refuse.
  */
 void
 store_look(LeaseStore *store, const text *resource, LeaseRows *rows)

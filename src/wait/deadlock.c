@@ -7,7 +7,20 @@
  * lease is no transaction: only its owner name shows that it waits for
  * something else. So this search builds a graph of the processes that wait,
  * and of the owners whose leases they wait for. src/README.md shows its edges
- * as a table, and says when nodes of the graph are in a deadlock.
+ * as a table.
+ *
+ * A process that does not wait can go on; so can a prepared transaction. At
+ * first, all nodes count as stuck. The search removes those that can go on.
+ * Then it removes those that are in no circle with its own process, since
+ * another deadlock has stuck them. What remains is the deadlock, and each of
+ * its members finds the same one. It counts only if a second search finds it
+ * unchanged. The victim is a member that sleeps in the queue: the last one
+ * whose end lets all others go on, else the last one. Any other member that
+ * finds it makes the victim search. If no member sleeps in the queue, the
+ * server finds the deadlock. A search visits each process and each owner once,
+ * and looks once at each line that it reaches, or once for each number of
+ * permits stated there. Nothing is found for a waiter with resources that it
+ * has no entry for.
  *
  * The search reads state that changes meanwhile. So a deadlock counts only if a
  * second search finds it the same: each wait (its ticket, or when it began) and

@@ -4,8 +4,24 @@
  *		Turns of waiters: which waiter may take a lease.
  *
  * For each resource, waiters are served in the order of arrival: a free lease
- * goes only to the first waiter of its line. src/README.md explains the states,
- * and why the line moves and no wake-up is lost.
+ * goes only to the first waiter of its line. src/README.md has a table of the
+ * states. wake.c explains why no wake-up is lost.
+ *
+ * Why a stopped waiter does not block the others. Who sleeps behind others
+ * looks after handoff_timeout for each of them, at most eight
+ * (next_line_check). If it finds the lease free, it skips a first waiter that
+ * was called longer than handoff_timeout ago, or has slept past its alarm by
+ * more than that (take_turn). Who leaves behind one that was called so long
+ * ago wakes the next. One that is away keeps its turn while that transaction
+ * runs.
+ *
+ * What a waiter for several resources knows. Each entry has its own state,
+ * transaction and known_end. It may be called in several. It takes the first
+ * lease that it may have, and leaves all lines; in each of them the rule above
+ * holds. The lock manager waits for one transaction only. So it sleeps in the
+ * queue, and while transactions are among its obstacles it looks every second.
+ * So does one for a permit with several obstacles, or with resources that it
+ * has no entry for.
  *
  *-------------------------------------------------------------------------
  */

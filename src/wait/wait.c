@@ -4,8 +4,8 @@
  *		Waiting for leases: the wait of this session.
  *
  * A waiter sleeps until something may have changed for it, and then tries
- * again. The refusal tells how long it may sleep. src/README.md
- * explains who wakes it, and where it waits.
+ * again. The refusal tells how long it may sleep. src/README.md explains where
+ * it waits, and wake.c who wakes it.
  *
  * Without shared memory all waiters look again every lease_lock.poll_interval,
  * in no order.

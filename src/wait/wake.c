@@ -4,8 +4,50 @@
  *		Wake-ups: a session that changes a lease wakes those who wait for it.
  *
  * A change is noted when it is written, and wakes at the end of the
- * transaction, when other sessions can see it: src/README.md explains why no
- * wake-up is lost.
+ * transaction, when other sessions can see it.
+ *
+ * Who wakes whom. A transaction notes the leases that it changes, with the
+ * time from which each may be free. When the transaction has ended or is
+ * prepared, or is rolled back to a savepoint, it *calls* the first waiter of
+ * each line (call_first): it sets the state, counts the wake-up (news) and
+ * sets the latch, after it has unlocked the line (queue_note_wakeup,
+ * queue_unlock_and_wake). If it changed leases of several lines in one bucket,
+ * it calls the first waiter of each line there. A waiter has set its *alarm*
+ * to the end of the lease that it saw. If it will look by then, nobody calls
+ * it. So most grants and renewals wake nobody. Waiters before it that are
+ * passed over are always woken as well, since they may be looking at that
+ * moment.
+ *
+ * Why no wake-up is lost.
+ *
+ * - A waiter joins its line before it looks. A change becomes visible before
+ *   its transaction reads the line. So one of the two sees the other.
+ *
+ * - A waiter reads news before it looks, and sleeps only while the count is
+ *   still the same. While it looks it has no alarm, so every change counts. It
+ *   sets the state of its entries before its alarm.
+ *
+ * - Of the waiters that are not passed over, only the first hears of a change.
+ *   So its entry keeps what it knows: called, or the time at which the lease
+ *   may become free (known_end), which a change that did not wake it sets,
+ *   too. A waiter that takes its turn knows that the lease is free. A waiter
+ *   that leaves a line hands on what it knows (leave_line): the next one is
+ *   called unless it will look by itself by then. It is called in any case if
+ *   the one that leaves was called and had not looked yet, was refused because
+ *   of a transaction, was granted a shared lease or a permit, or asked for
+ *   another mode or number of permits. If the first waiter came before the one
+ *   that leaves, only one that waits for a transaction hears of it: the
+ *   session of that transaction may have passed over it. Whoever leaves with
+ *   an exclusive lease hands on nothing, since its commit or rollback calls
+ *   the next one.
+ *
+ * - A waiter that stands aside calls the next one, and looks once more before
+ *   it sleeps.
+ *
+ * - The end of a prepared transaction, a row lock that is given up and a write
+ *   by hand wake nobody. A waiter that a transaction blocks waits in the lock
+ *   manager, or looks again every second. All others look after
+ *   deadlock_timeout and then at growing intervals, up to 30 s.
  *
  *-------------------------------------------------------------------------
  */
