@@ -38,6 +38,15 @@
  * If the server finds a deadlock and our timeout comes at the same moment, the
  * error is ours, and the deadlock is found again in the next wait.
  *
+ * The server's LockTimeout would bound the wait without all this. But not every
+ * bound is the end of the wait: often it is the time to check for a deadlock
+ * that the server cannot see, and then the wait goes on. The server sets one
+ * flag for lock_timeout and for a cancel, and the error of lock_timeout clears
+ * it, with the indicator of statement_timeout. So a cancel or statement_timeout
+ * that comes before that error is raised would be lost, and the call would wait
+ * on. On a busy machine that is no matter of microseconds: the signals of a
+ * process that does not run arrive together. The test cancel_at_check shows it.
+ *
  * On Windows signals are emulated, and there is no handler to wrap. There, a
  * cancel that comes in the microseconds between our timeout and its error is
  * lost.
