@@ -49,5 +49,6 @@ hint_at_owner_index(const LeaseStore *store, const StoreScan *scan)
 						   "This is logged once."),
 				 errhint("If that is often, create an index, to which each grant and release "
 						 "has to write: CREATE INDEX CONCURRENTLY ON %s (owner, kept_for).",
-						 quote_qualified_identifier(schema, RelationGetRelationName(store->table)))));
+						 quote_qualified_identifier(schema,
+													RelationGetRelationName(store->table)))));
 }
