@@ -146,11 +146,21 @@ func (l *Lease) release(ctx context.Context, giveBack bool) (bool, error) {
 		return e.released, e.err
 	case <-earlier(now().after(patience), e.until).over():
 		if now() >= e.until {
+			l.expire()
 			return false, nil
 		}
 		return false, &OutcomeUnknown{ofResource{l.resource}, fmt.Sprintf("the release of %q: it goes on in the background", l.resource), nil}
 	case <-ctx.Done():
 		return false, ctx.Err()
+	}
+}
+
+// expire: it was over before the release was answered.
+func (l *Lease) expire() {
+	l.leases.mutex.Lock()
+	defer l.leases.mutex.Unlock()
+	if l.fate == Released {
+		l.fate = Expired
 	}
 }
 

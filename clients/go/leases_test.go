@@ -101,6 +101,21 @@ func TestLossCancelsTheWorkAndIsAnError(t *testing.T) {
 	}
 }
 
+func TestAReleaseWithoutAnAnswerBeforeTheEndIsALoss(t *testing.T) {
+	leases, err := New("host=127.0.0.1 port=1", Options{Logf: func(string, ...interface{}) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leases.Close(context.Background())
+	for n := 0; n < 20; n++ {
+		r, _ := leases.newRequest("over", 100*time.Millisecond, nil)
+		var lost *LeaseLost
+		if err := newLease(leases, r, 1, now()).End(); !errors.As(err, &lost) || lost.Reason != Expired {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestPanicReleases(t *testing.T) {
 	leases, conn := open(t, Options{})
 	func() {
