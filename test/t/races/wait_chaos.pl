@@ -165,7 +165,6 @@ sub run_round
 	my $resources = $ENV{CHAOS_RESOURCES} // ($round % 3 ? 1 : 5);
 	my $holder = 'BEGIN; ' x ($round % 2);
 	my $session = open_session($node);
-	my $begun = time;
 	my $doomed_n = max(2, int($sessions / 16));
 	my ($released, %line, @wrong);
 
@@ -181,6 +180,10 @@ sub run_round
 	$session->query_safe("${holder}SELECT count(lease_acquire('r' || i, '1 hour', 'holder', '20 s')) FROM generate_series(0, $resources - 1) AS i");
 	my $main = start_waiters($round, $resources, 0, $sessions - $doomed_n);
 	my $doomed = start_waiters($round, $resources, 1000, $doomed_n);
+	# Both programs have connected all their clients before the first of these waits.
+	my $all_here = time + $WaitTest::LIMIT;
+	usleep(5_000) while time < $all_here && look($node, 'SELECT count(*) FROM lease_waiters') <= $doomed_n;
+	my $begun = time;
 	while ($main || %continue_at || $doomed || !$released)
 	{
 		my $passed = time - $begun;
