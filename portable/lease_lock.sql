@@ -307,7 +307,7 @@ BEGIN
 	IF own OR top OR taken >= (CASE WHEN r.mode = 'x' THEN 1 ELSE r.permits END) THEN
 		SELECT l.owner, pg_has_role(r.role, l.role, 'USAGE') OR pg_has_role(r.role, 'pg_read_all_stats', 'USAGE') AS shown
 		INTO blocker FROM lease_lock AS l WHERE l.resource = r.resource AND l.expires_at > now
-		ORDER BY l.owner = r.owner AND own DESC, l.owner IS NULL, l.slot LIMIT 1;
+		ORDER BY l.owner IS NOT DISTINCT FROM r.owner DESC, l.owner IS NULL, l.slot LIMIT 1;
 		refusal := ROW(false, NULL, NULL, NULL, CASE WHEN own THEN 'own' ELSE 'held' END, CASE WHEN blocker.shown THEN blocker.owner END, until);
 	END IF;
 END $$;
