@@ -55,7 +55,7 @@ missing_for_clients() {
 	/usr/bin/ruby -e 'require "active_record"' || echo ruby-activerecord
 	/usr/bin/ruby -e 'require "pg"' || echo ruby-pg
 	/usr/bin/ruby -e 'require "minitest"' || echo ruby-minitest
-	command -v go || printf '%s\n' golang-go gcc libc6-dev
+	command -v go >/dev/null || printf '%s\n' golang-go gcc libc6-dev
 	[[ -e /usr/share/gocode/src/github.com/jackc/pgx/v4 ]] || echo golang-github-jackc-pgx-v4-dev
 	node -e 'require("pg")' || command -v npm >/dev/null || echo node-pg
 	PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || echo pgbouncer
