@@ -316,6 +316,20 @@ def missing_standby(server):
         server.sql(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
         server.sql("SELECT pg_reload_conf()")
         wait_until(lambda: server.value("SHOW synchronous_standby_names") == name)
+        if name:
+            wait_until(commits_wait)
+
+    def commits_wait():
+        """Sessions know the setting before the checkpointer does, which lets commits wait."""
+        warnings = []
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.add_notice_handler(lambda diagnostic: warnings.append(diagnostic.source_function))
+            timer = threading.Timer(0.2, connection.cancel)
+            timer.start()
+            with contextlib.suppress(psycopg.errors.QueryCanceled):
+                connection.execute("SELECT pg_logical_emit_message(true, '', '')")      # has something to commit
+            timer.join()
+        return "SyncRepWaitForLSN" in warnings
     yield set_standby
     set_standby("")
     server.sql("ALTER SYSTEM RESET synchronous_standby_names")
