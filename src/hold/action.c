@@ -282,6 +282,7 @@ wait_to_act(RunningAction *action, const ClaimedLease *claimed)
 {
 	OwnAction	kind = actions[action->asked->verb].kind;
 
+	Assert(claimed->row != NULL);	/* the transaction is in the way of a row */
 	if (kind == ACTION_BREAK)
 		begin_ending(action, ALL_SLOTS);
 	if (kind == ACTION_BREAK || kind == ACTION_END)
