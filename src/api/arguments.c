@@ -359,15 +359,15 @@ mode_arg(FunctionCallInfo fcinfo, int argno, const text *resource)
 	const char *names[] = {mode_name(modes[0]), mode_name(modes[1]), mode_name(modes[2]), NULL};
 	int			number = word_arg(fcinfo, argno, names);
 
-	if (number < 0)
-		ereport(ERROR,
-				(errcode_argument(PG_ARGISNULL(argno)),
-				 PG_ARGISNULL(argno) ?
-				 errmsg("mode of the lease on \"%s\" must not be null", printable(resource)) :
-				 errmsg("mode of the lease on \"%s\" is unknown: \"%s\"",
-						printable(resource), shown_word(fcinfo, argno)),
-				 errhint("The modes are exclusive, shared and permit.")));
-	return modes[number];
+	if (number >= 0)
+		return modes[number];
+	ereport(ERROR,
+			(errcode_argument(PG_ARGISNULL(argno)),
+			 PG_ARGISNULL(argno) ?
+			 errmsg("mode of the lease on \"%s\" must not be null", printable(resource)) :
+			 errmsg("mode of the lease on \"%s\" is unknown: \"%s\"",
+					printable(resource), shown_word(fcinfo, argno)),
+			 errhint("The modes are exclusive, shared and permit.")));
 }
 
 static IfOwn

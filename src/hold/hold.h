@@ -48,7 +48,7 @@ typedef struct ActionResult
  * Find the lease that is meant, and act on it. A break and a release may find
  * a lease that has expired.
  */
-extern ActionResult act_on_lease(const LeaseAction *action);
+extern ActionResult act_on_lease(const LeaseAction *asked);
 extern int64 act_on_all_leases(const LeaseAction *action);
 
 /* Renewals of an owner's leases on several resources, for renew_each() */

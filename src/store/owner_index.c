@@ -110,6 +110,7 @@ has_rows(Relation table, Relation index, const text *owner, OwnerSearch search)
 static bool
 is_on_owner(Relation index, int ncolumns)
 {
+	Assert(ncolumns <= (int) lengthof(owner_columns));
 	if (!index->rd_index->indisvalid || index->rd_rel->relam != BTREE_AM_OID ||
 		index->rd_index->indnkeyatts < ncolumns)
 		return false;

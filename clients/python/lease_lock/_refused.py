@@ -10,7 +10,7 @@ import ctypes
 import re
 import selectors
 import sys
-from typing import Any, Optional
+from typing import Any
 
 from psycopg import errors, pq
 

@@ -46,7 +46,7 @@ sub value
 # --- where it is not installed
 
 like(install('app', $file, 'SET search_path = nowhere'), qr/42501: .*does not belong to role/, 'not without a schema');
-like(install('app', $file, 'SET search_path = pg_catalog'), qr/42501/, 'not in the schema of another role');
+like(install('app', $file, 'SET search_path = information_schema'), qr/42501/, 'not in the schema of another role');
 foreach my $grantee ('PUBLIC', 'guest')
 {
 	like(install('app', $file, 'CREATE SCHEMA open', "GRANT CREATE ON SCHEMA open TO $grantee", 'SET search_path = open'),
