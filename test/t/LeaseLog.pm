@@ -252,7 +252,7 @@ sub set_up_log
 	return;
 }
 
-# Run 16 sessions for some seconds, and again until everything was done. wait is the wait of each call. new is the
+# Run 16 sessions for some seconds, and again, for longer, until everything was done. wait is the wait of each call. new is the
 # part of calls on new resources, and undone the percentage of transactions that
 # are rolled back. The victim of a deadlock tries again. One or two sessions
 # keep the token sequence busy, which each grant uses between its last look and
@@ -267,10 +267,10 @@ sub run_sessions
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	$node->safe_psql('postgres', 'TRUNCATE granted, extended, ended, tried, lease_lock');
 	local $ENV{PGOPTIONS} = "$ENV{PGOPTIONS} -c test.new=$new";
-	foreach (1 .. 10)
+	foreach my $round (1 .. 10)
 	{
 		unlink glob $node->basedir . '/{keep,undo,tokens}*';
-		$node->pgbench("--no-vacuum --client=16 --jobs=2 --time=$seconds --max-tries=1000", 0,
+		$node->pgbench('--no-vacuum --client=16 --jobs=2 --max-tries=1000 --time=' . $seconds * $round, 0,
 			[qr/number of failed transactions: 0 /], [qr/^$/], $name, {
 				'keep@' . (90 - $undone) => "SELECT step('$wait');",
 				"undo\@$undone" => "BEGIN;\nSELECT step('$wait');\nROLLBACK;\n",

@@ -36,7 +36,7 @@ foreach my $crash (1 .. $crashes)
 
 	foreach my $client (1 .. $clients)
 	{
-		my $base = "$PostgreSQL::Test::Utils::tmp_check/client$client";
+		my $base = $node->basedir . "/client$client";
 		my $script = '';
 
 		# Each statement is a transaction. Of three leases, one is renewed, and one is transferred.
@@ -58,7 +58,7 @@ foreach my $crash (1 .. $crashes)
 	  or die 'clients did not get far enough';
 	$node->stop('immediate');
 	$_->finish foreach @runs;
-	foreach (map { split /\n/, slurp_file("$PostgreSQL::Test::Utils::tmp_check/client$_.out") } 1 .. $clients)
+	foreach (map { split /\n/, slurp_file($node->basedir . "/client$_.out") } 1 .. $clients)
 	{
 		my ($r, $what, $value) = split /\|/;
 

@@ -50,7 +50,7 @@ foreach my $round (1 .. 10)
 	my $share = $scripts{share} =~ s/LONG/10 * 2 ** $round/er;
 
 	unlink glob $node->basedir . '/{share,renew,exclude,rely,look}*';
-	$node->pgbench('--no-vacuum --client=24 --jobs=2 --time=6', 0, [qr/number of failed transactions: 0 /], [qr/^$/], 'at the last moment', {
+	$node->pgbench('--no-vacuum --client=24 --jobs=2 --time=' . 3 * ($round + 1), 0, [qr/number of failed transactions: 0 /], [qr/^$/], 'at the last moment', {
 		'share@3' => $share, 'renew@5' => $scripts{renew}, 'exclude@1' => $scripts{exclude}, 'rely@1' => $scripts{rely}, 'look@1' => $scripts{look}
 	});
 	last if $node->safe_psql('postgres', 'SELECT count(DISTINCT what) FROM done') == 4;

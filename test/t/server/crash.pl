@@ -36,7 +36,7 @@ sub run_and_crash
 
 	foreach my $script (@scripts)
 	{
-		my $base = "$PostgreSQL::Test::Utils::tmp_check/client" . @runs;
+		my $base = $node->basedir . '/client' . @runs;
 
 		append_to_file("$base.sql", $script);
 		push @outputs, "$base.out";
@@ -58,7 +58,7 @@ sub run_and_crash
 	$_->finish foreach @runs;
 
 	my @told = map { [ split /\n/, slurp_file($_) ] } @outputs;
-	unlink glob "$PostgreSQL::Test::Utils::tmp_check/client*";
+	unlink glob $node->basedir . '/client*';
 	$node->start;
 	return @told;
 }
