@@ -24,11 +24,13 @@
 #include "rules/rules.h"
 #include "wait/wait.h"
 
-/* Grant the first lease that is free now, in the given order. Never waits. */
+/*
+ * Grant the first lease that is free now, in the given order, and close the
+ * store. Never waits. Without a store, the lock table is locked by another session.
+ */
 static GrantOutcome
-try_any(const LeaseRequest *request, text **resources, int nresources)
+try_any(LeaseStore *store, const LeaseRequest *request, text **resources, int nresources)
 {
-	LeaseStore *store = wait_open_store();
 	LeaseRequest one = *request;
 	GrantOutcome outcome = {.granted = false};
 	Refusal		any = {.held_until = DT_NOEND}; /* no single holder or transaction blocks the
@@ -101,7 +103,8 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
 	wait_begin(resources, nresources, request, wait);
 	PG_TRY();
 	{
-		while (!(outcome = try_any(request, resources, nresources)).granted && wait_may_go_on())
+		while (!(outcome = try_any(wait_open_store(), request, resources, nresources)).granted &&
+			   wait_may_go_on())
 		{
 			if (kind == WAIT_BETWEEN_TRANSACTIONS)
 				commit_before_sleep(role);
@@ -138,15 +141,19 @@ GrantOutcome
 acquire_any(const LeaseRequest *request, text **resources, int nresources, int64 wait,
 			WaitKind kind)
 {
-	GrantOutcome outcome;
+	GrantOutcome outcome = {.granted = false};
+	LeaseStore *store = NULL;
 
 	/* If others wait already, go straight to the queue; also if the table is locked. */
-	if (wait == 0 || (store_is_free() && !wait_look_for_others(resources, nresources)))
-	{
-		outcome = try_any(request, resources, nresources);
-		if (outcome.granted)
-			return outcome;
-	}
+	if (wait == 0)
+		store = store_open(RowExclusiveLock);
+	else if (!wait_look_for_others(resources, nresources))
+		store = store_open_unless_locked(RowExclusiveLock);
+
+	if (store != NULL)
+		outcome = try_any(store, request, resources, nresources);
+	if (outcome.granted)
+		return outcome;
 	if (wait == 0)
 	{
 		stats_count(STATS_REFUSED);

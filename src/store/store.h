@@ -33,7 +33,7 @@ typedef enum StoreOpening
 extern void store_init(void);
 extern LeaseStore *store_open(LOCKMODE lockmode);
 extern Oid	store_relid(void);
-extern bool store_is_free(void);
+extern LeaseStore *store_open_unless_locked(LOCKMODE lockmode);
 extern void store_lock_table(Oid relid);
 extern StoreOpening store_open_if_free(LOCKMODE lockmode, LeaseStore **store);
 extern void store_prepare_write(LeaseStore *store);

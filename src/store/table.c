@@ -267,18 +267,6 @@ store_relid(void)
 	return OidIsValid(table_oid) ? table_oid : extension_relation("lease_lock", false);
 }
 
-/* Is the lock table free to be written, with no session altering or maintaining it? */
-bool
-store_is_free(void)
-{
-	Oid			relid = store_relid();
-
-	if (!ConditionalLockRelationOid(relid, RowExclusiveLock))
-		return false;
-	UnlockRelationOid(relid, RowExclusiveLock);
-	return true;
-}
-
 /*
  * Lock the lock table for writing. Does nothing but wait in the lock manager:
  * the caller may end that with an error, and catch it.
@@ -308,6 +296,30 @@ store_open(LOCKMODE lockmode)
 }
 
 /*
+ * Open a table without waiting for its lock; NULL if it is locked, or if its
+ * DROP was committed just now.
+ */
+static LeaseStore *
+try_open(Oid relid, LOCKMODE lockmode)
+{
+	Relation	table;
+
+	if (!ConditionalLockRelationOid(relid, lockmode))
+		return NULL;
+	table = try_table_open(relid, NoLock);
+	if (table == NULL)
+		UnlockRelationOid(relid, lockmode);
+	return table != NULL ? make_store(table, lockmode) : NULL;
+}
+
+/* Like store_open(), but NULL if another session alters or maintains the table. */
+LeaseStore *
+store_open_unless_locked(LOCKMODE lockmode)
+{
+	return try_open(store_relid(), lockmode);
+}
+
+/*
  * Like store_open(), but do not wait for a lock, and do not fail if there is
  * no extension. Then there is no store. With RowExclusiveLock, the caller may
  * delete rows.
@@ -316,21 +328,12 @@ StoreOpening
 store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
 {
 	Oid			relid = extension_relation("lease_lock", true);
-	Relation	table;
 
 	if (!OidIsValid(relid))
 		return STORE_ABSENT;
-	if (!ConditionalLockRelationOid(relid, lockmode))
+	*store = try_open(relid, lockmode);
+	if (*store == NULL)
 		return STORE_LOCKED;
-
-	table = try_table_open(relid, NoLock);
-	if (table == NULL)
-	{
-		UnlockRelationOid(relid, lockmode);
-		return STORE_LOCKED;	/* its DROP was committed just now */
-	}
-
-	*store = make_store(table, lockmode);
 	if (lockmode < RowExclusiveLock || try_prepare_delete(*store))
 		return STORE_OPEN;
 	store_close(*store);

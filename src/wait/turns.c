@@ -7,13 +7,13 @@
  * goes only to the first waiter of its line. src/README.md has a table of the
  * states. wake.c explains why no wake-up is lost.
  *
- * Why a stopped waiter does not block the others. Who sleeps behind others
- * looks after handoff_timeout for each of them, at most eight
- * (next_line_check). If it finds the lease free, it skips a first waiter that
- * was called longer than handoff_timeout ago, or has slept past its alarm by
- * more than that (take_turn). Who leaves behind one that was called so long
- * ago wakes the next. One that is away keeps its turn while that transaction
- * runs.
+ * Why a stopped waiter does not block the others. A waiter behind others looks
+ * after handoff_timeout for each of them, at most eight (next_line_check). If
+ * it finds the lease free, it skips a first waiter that was called longer than
+ * handoff_timeout ago, or has slept past its alarm by more than that
+ * (take_turn). A waiter that leaves behind a waiter that was called so long ago
+ * wakes the next one. A waiter that is away keeps its turn while that
+ * transaction runs.
  *
  * What a waiter for several resources knows. Each entry has its own state,
  * transaction and known_end. It may be called in several. It takes the first

@@ -188,11 +188,13 @@ wait_open_store(void)
 	LeaseStore *store;
 	Oid			relid;
 
-	if (!my_wait.active || mono_equal(my_wait.ends_at, NEVER))
+	if (mono_equal(my_wait.ends_at, NEVER))
 		return store_open(RowExclusiveLock);
+	store = store_open_unless_locked(RowExclusiveLock);
+	if (store != NULL)
+		return store;
 	relid = store_relid();
-	if (!ConditionalLockRelationOid(relid, RowExclusiveLock) &&
-		!lock_wait_until(my_wait.ends_at, lock_table_in_manager, &relid))
+	if (!lock_wait_until(my_wait.ends_at, lock_table_in_manager, &relid))
 		return NULL;
 	store = store_open(RowExclusiveLock);
 	UnlockRelationOid(relid, RowExclusiveLock);
