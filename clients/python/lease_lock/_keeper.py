@@ -191,6 +191,7 @@ class Keeper:
         if end.outcome is None:
             return
         if now() >= end.until:
+            self._is_over(end)
             end.outcome.give(False)
         else:
             end.outcome.give(error=OutcomeUnknown(
@@ -300,9 +301,13 @@ class Keeper:
         """Leases that are over by themselves."""
         time = now()
         for end in [end for end in self.ends if end.until <= time]:
-            if end.record is not None and end.held:
-                end.record.fate = EXPIRED
+            self._is_over(end)
             self._done(end, False)
+
+    def _is_over(self, end: End) -> None:
+        """The lease was over before its release was answered."""
+        if end.record is not None and end.held:
+            end.record.fate = EXPIRED
 
     def _due_ends(self) -> list[End]:
         due = [end for end in self.ends if end.due <= now()]

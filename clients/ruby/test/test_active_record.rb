@@ -142,7 +142,7 @@ class ActiveRecordTest < TestCase
                  LeaseLock.settings.slice(:host, :port, :dbname, :user, :application_name))
     ActiveRecord::Base.establish_connection(adapter: "postgresql", variables: { role: "pg_monitor" })
     assert_equal("-c role=pg_monitor", LeaseLock.settings[:options])
-    assert_equal("pg_monitor", LeaseLock.hold("r") { value("SELECT role::regrole FROM lease_lock WHERE resource = 'r'") })
+    assert_equal("pg_monitor", LeaseLock.hold("of a role") { value("SELECT role::regrole FROM lease_lock WHERE resource = 'of a role'") })
   end
 
   # db:schema:load of a database that has the extension.

@@ -185,6 +185,7 @@ module LeaseLock
 
     def too_late(ending)
       if LeaseLock.now >= ending.until_time
+        over(ending)
         ending.outcome.give(false)
       else
         ending.outcome.give(error: OutcomeUnknown.new(
@@ -274,9 +275,14 @@ module LeaseLock
     def drop_over
       now = LeaseLock.now
       @endings.select { |ending| ending.until_time <= now }.each do |ending|
-        ending.record&.correct(:expired) if ending.held
+        over(ending)
         done(ending, false)
       end
+    end
+
+    # The lease was over before its release was answered.
+    def over(ending)
+      ending.record&.correct(:expired) if ending.held
     end
 
     def due_endings
