@@ -88,10 +88,10 @@ def test_a_stepped_clock_changes_nothing(server, proxy, slow, start_holder, tmp_
 
 
 def test_a_short_silence_is_survived(server, proxy, slow, start_holder):
-    holder = start_holder(server.dsn(proxy.port), 9 * slow, "short")
+    holder = start_holder(server.dsn(proxy.port), 12 * slow, "short")
     server.wait_for_renewal("short")
     proxy.silence()
-    time.sleep(4 * slow)    # more than a third of the ttl: a renewal gets no answer
+    time.sleep(5 * slow)    # more than a third of the ttl: a renewal gets no answer
     proxy.silence(False)
     server.wait_for_renewal("short")
     assert holder.events.empty()

@@ -86,13 +86,17 @@ foreach my $kind (sort keys %leaves)
 	waitpid($proxy->{pid}, 0);
 }
 
-# timeout(1) passes the signal on: nobody gets it twice.
+# A process that leaves the group, as timeout(1) does, passes the signal on: its child does not get it twice. (timeout
+# itself sends it twice, to its child and to its group.)
 {
-	my $run = start_run($node, 'once', 'sh', '-c', q{timeout 1000 sh -c 'trap "echo TERM" TERM; touch "$0"; sleep 2 & wait; wait; exit 0' "$0"},
-		"$folder/once");
+	my $passes_on = q{setpgrp; $child = fork // die;
+		exec("sh", "-c", q(trap "echo TERM" TERM; touch "$0"; sleep 2 & wait; wait; exit 0), @ARGV) if !$child;
+		$SIG{TERM} = sub { kill(TERM => $child) if !$sent++ };
+		1 until waitpid($child, 0) == $child};
+	my $run = start_run($node, 'once', 'sh', '-c', q{"$0" -e "$1" "$2"; true}, $^X, $passes_on, "$folder/once");
 	until_true('the command begins', sub { -e "$folder/once" });
 	kill('TERM', $run->{pid});
-	is_run(finish_run($run), 143, qr/^TERM\n$/, qr//, 'a process that timeout started gets SIGTERM once');
+	is_run(finish_run($run), 143, qr/^TERM\n$/, qr//, 'the child of a process that has left the group gets SIGTERM once');
 }
 
 # At a normal end, the lease is kept for what is left.
