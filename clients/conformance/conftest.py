@@ -20,12 +20,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "extension(why): not on the portable edition")
     config.addinivalue_line("markers", "full: runs only with --full")
-    config.addinivalue_line("markers", "recent: clients that are not in RECENT may fail it")
     servers.edition = config.getoption("--edition")
-
-
-# Clients that have been tried with the scenarios that are marked "recent". Others follow.
-RECENT = ("python", "asyncio", "node", "ruby")
 
 
 def chosen(config):
@@ -52,8 +47,6 @@ def pytest_collection_modifyitems(config, items):
         marker = item.get_closest_marker("extension")
         if marker and servers.edition == "portable":
             item.add_marker(pytest.mark.skip(reason=f"portable edition: {marker.args[0]}"))
-        if item.get_closest_marker("recent") and item.callspec.params["client"] not in RECENT:
-            item.add_marker(pytest.mark.xfail(reason="a recent scenario"))
     order = chosen(config)
     # Those that take longest begin first; of the clients, those that are ready first.
     items.sort(key=lambda item: ("test_promise" not in item.nodeid, order.index(item.callspec.params["client"])))

@@ -76,7 +76,6 @@ def test_stop_before_says_when_the_holder_must_have_stopped(program, server, slo
     assert server.is_held("short") or server.time_left("short") <= 0
 
 
-@pytest.mark.recent
 def test_a_loss_beside_other_readers_is_no_takeover(program, server, slow):
     program.open(server.dsn())
     program.hold("read", "other", ttl=600, mode="shared")
@@ -153,7 +152,6 @@ def test_elect_runs_while_leader_and_stands_again(program, server, slow):
     wait_until(lambda: not server.is_held("leader"))
 
 
-@pytest.mark.recent
 def test_a_failed_run_under_a_permit_can_be_tried_again(program, server):
     program.open(server.dsn())
     job = {"client": "a", "resource": "permitted", "period": 3600}

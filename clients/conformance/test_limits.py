@@ -68,7 +68,6 @@ def test_wait_is_the_limit_while_the_server_is_away(program, server, make_proxy)
     coming.answer()
 
 
-@pytest.mark.recent
 @pytest.mark.extension("its waiters are not told by their process")
 @pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
 def test_wait_goes_on_when_an_administrator_ends_its_statement(program, server, how):
@@ -127,7 +126,7 @@ def test_a_read_only_server_is_tried_again_with_pauses(program, server, make_rol
     waiting.answer()
 
 
-@pytest.mark.parametrize("what", ["mode", *(pytest.param(what, marks=pytest.mark.recent) for what in ("password", "database"))])
+@pytest.mark.parametrize("what", ["mode", "password", "database"])
 def test_a_mistake_is_raised_at_once(program, server, make_role, what):
     """Also a mistake of which the server tells when it refuses a connection, where a driver may hide the SQLSTATE."""
     if what == "password":

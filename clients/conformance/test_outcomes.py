@@ -26,7 +26,6 @@ def test_a_commit_without_an_answer_is_unknown(program, server, proxy, make_prox
     assert program("release", lease="c") is True
 
 
-@pytest.mark.recent
 def test_a_commit_whose_synchronous_wait_was_cancelled_is_unknown(program, server, table, missing_standby):
     """It is done here, and a failover may undo it."""
     program.open(server.dsn(application_name="outcome"))

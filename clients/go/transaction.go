@@ -22,26 +22,34 @@ type Beginner interface {
 // It is rolled back if work returns an error, or if the lease is lost meanwhile:
 // then the error is a LeaseLost. The context of work ends with the lease, too. It
 // begins within 5 seconds or fails. COMMIT must be answered while the lease lasts;
-// else the error is an OutcomeUnknown.
+// else the error is an OutcomeUnknown. It is that, too, if somebody cancelled the
+// wait for a synchronous standby.
 //
-// It is on a connection of Options.Pool, or else on one that is made for it.
+// It is on a connection of Options.Pool, or else on one that is made for it. pgx
+// tells the warnings of a connection only to the one that made it: with a pool, a
+// wait that was cancelled is not noticed.
 func (l *Lease) Transaction(ctx context.Context, work func(ctx context.Context, tx pgx.Tx) error) error {
 	if pool := l.leases.options.Pool; pool != nil {
 		return l.transaction(ctx, pool.Begin, true, work)
 	}
-	var conn *pgx.Conn
-	defer func() { drop(conn) }()
+	var own link
+	defer own.close()
 	begin := func(ctx context.Context) (_ pgx.Tx, err error) {
-		drop(conn)
-		if conn, err = l.leases.source.connect(ctx, nil); err != nil {
+		own.close()
+		if own.conn, err = l.leases.source.connect(ctx, own.notice); err != nil {
 			return nil, err
 		}
-		return conn.Begin(ctx)
+		return own.conn.Begin(ctx)
 	}
-	return l.transaction(ctx, begin, true, work)
+	err := l.transaction(ctx, begin, true, work)
+	if err == nil && own.unsafe {
+		err = l.unknownCommit(errors.New("the synchronous standby did not confirm it"))
+	}
+	return err
 }
 
-// TransactionOn is Transaction on a connection or pool of the program.
+// TransactionOn is Transaction on a connection or pool of the program, as with
+// Options.Pool.
 func (l *Lease) TransactionOn(ctx context.Context, on Beginner, work func(ctx context.Context, tx pgx.Tx) error) error {
 	return l.transaction(ctx, on.Begin, false, work)
 }
@@ -139,5 +147,9 @@ func (l *Lease) commit(tx pgx.Tx) error {
 	if err == nil || errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) || sortError(err, true) != unknown {
 		return err
 	}
+	return l.unknownCommit(err)
+}
+
+func (l *Lease) unknownCommit(err error) error {
 	return &OutcomeUnknown{ofResource{l.resource}, fmt.Sprintf("COMMIT under the lease on %q", l.resource), err}
 }
