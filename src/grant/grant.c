@@ -280,8 +280,15 @@ try_grant(LeaseStore *store, const LeaseRequest *request)
 	store_prepare_token(store);
 	if (!wait_lock_resource(request->resource)) /* the wait is over */
 		return refused_beside_rows(REASON_OPEN, DT_NOEND);
-	outcome = grant_under_lock(store, request);
-	unlock_resource(request->resource);
+	PG_TRY();
+	{
+		outcome = grant_under_lock(store, request);
+	}
+	PG_FINALLY();
+	{
+		unlock_resource(request->resource);
+	}
+	PG_END_TRY();
 
 	if (outcome.granted && outcome.reason == REASON_NONE)
 		require_lease_allowed(store, request->resource, request->owner, GetUserId());

@@ -293,28 +293,44 @@ wait_to_act(RunningAction *action, const ClaimedLease *claimed)
 
 /*
  * Look, and write what the action does to the lease that is meant, unless a
- * transaction must end first. Then it has ended, and the result is false.
+ * transaction must end first. The caller holds the resource lock.
  */
+static ClaimedLease
+act_under_lock(RunningAction *action, bool *done)
+{
+	ClaimedLease claimed;
+
+	action->now = clock_now();
+	claimed = find_lease(action);
+	action->row = claimed.row;
+	action->held = claimed.holds;
+	if (claimed.row != NULL && !TransactionIdIsValid(claimed.transaction) &&
+		(claimed.holds || actions[action->asked->verb].even_expired))
+		*done = actions[action->asked->verb].write(action);
+	return claimed;
+}
+
+/* Act, unless a transaction must end first. Then it has ended, and the result is false. */
 static bool
 try_to_act(RunningAction *action, bool *done)
 {
-	const text *resource = action->asked->resource;
 	ClaimedLease claimed;
-	bool		must_wait;
 
-	lock_resource(resource);
-	action->now = clock_now();
-	claimed = find_lease(action);
-	must_wait = TransactionIdIsValid(claimed.transaction);
-	action->row = claimed.row;
-	action->held = claimed.holds;
-	if (claimed.row != NULL && !must_wait &&
-		(claimed.holds || actions[action->asked->verb].even_expired))
-		*done = actions[action->asked->verb].write(action);
-	unlock_resource(resource);
-	if (must_wait)
-		wait_to_act(action, &claimed);
-	return !must_wait;
+	lock_resource(action->asked->resource);
+	PG_TRY();
+	{
+		claimed = act_under_lock(action, done);
+	}
+	PG_FINALLY();
+	{
+		unlock_resource(action->asked->resource);
+	}
+	PG_END_TRY();
+
+	if (!TransactionIdIsValid(claimed.transaction))
+		return true;
+	wait_to_act(action, &claimed);
+	return false;
 }
 
 ActionResult

@@ -177,8 +177,50 @@ end_turn(const text *resource, int *turn)
 	*turn = NO_SLOT;
 }
 
+/* A try to assert a lease. */
+typedef struct AssertionTry
+{
+	ClaimedLease claimed;
+	bool		locked;			/* the row: the assertion is made */
+	bool		lets_end;		/* another session waits to end the lease */
+} AssertionTry;
+
+/* Lock the row of the claimed lease, or fail if it is not held. The caller holds the resource lock. */
+static AssertionTry
+assert_under_lock(LeaseStore *store, const text *resource, const Claim *claim,
+				  const Asserter *asserter, int64 *token)
+{
+	LeaseRows	rows;
+	AssertionTry attempt = {0};
+	ClaimedLease *claimed = &attempt.claimed;
+	TimestampTz now;
+
+	store_look(store, resource, &rows);
+	now = clock_now();
+	*claimed = find_claimed(&rows, claim, ACTION_RELY, now);
+	if (!claimed->holds)
+		refuse_assertion(&rows, resource, claim, now, asserter);
+	require_reliance(&claimed->row->lease, asserter);
+
+	attempt.lets_end = !TransactionIdIsValid(claimed->transaction) && must_let_end(claimed->row);
+	if (!attempt.lets_end && !TransactionIdIsValid(claimed->transaction))
+	{
+		attempt.locked = store_lock_weakly(store, claimed->row);
+		claimed->transaction = attempt.locked ? InvalidTransactionId : claimed->row->changed_by;
+	}
+	if (attempt.locked)
+	{
+		now = clock_now();
+		if (!claimed->row->locked_here && !is_held(&claimed->row->lease, now))
+			refuse_assertion(&rows, resource, claim, now, asserter);
+		*token = claimed->row->lease.token;
+		remember_assertion(&claimed->row->lease);
+	}
+	return attempt;
+}
+
 /*
- * Lock the row of the claimed lease, or fail if it is not held. Returns false
+ * Assert the claimed lease, or fail if it is not held. Returns false
  * if that could not be decided. If another transaction had to end first, it
  * has ended. If another session waited to end the lease, it has done that or
  * given up; then turn becomes the slot whose ending lock keeps the next such
@@ -188,45 +230,29 @@ static bool
 try_assert(LeaseStore *store, const text *resource, const Claim *claim, const Asserter *asserter,
 		   int *turn, Overtakers *overtakers, int64 *token)
 {
-	LeaseRows	rows;
-	ClaimedLease claimed;
-	TimestampTz now;
-	bool		locked = false;
-	bool		lets_end;
+	AssertionTry attempt;
 
 	lock_resource(resource);
-	store_look(store, resource, &rows);
-	now = clock_now();
-	claimed = find_claimed(&rows, claim, ACTION_RELY, now);
-	if (!claimed.holds)
-		refuse_assertion(&rows, resource, claim, now, asserter);
-	require_reliance(&claimed.row->lease, asserter);
-
-	lets_end = !TransactionIdIsValid(claimed.transaction) && must_let_end(claimed.row);
-	if (!lets_end && !TransactionIdIsValid(claimed.transaction))
+	PG_TRY();
 	{
-		locked = store_lock_weakly(store, claimed.row);
-		claimed.transaction = locked ? InvalidTransactionId : claimed.row->changed_by;
+		attempt = assert_under_lock(store, resource, claim, asserter, token);
 	}
-	if (locked)
+	PG_FINALLY();
 	{
-		now = clock_now();
-		if (!claimed.row->locked_here && !is_held(&claimed.row->lease, now))
-			refuse_assertion(&rows, resource, claim, now, asserter);
-		*token = claimed.row->lease.token;
-		remember_assertion(&claimed.row->lease);
+		unlock_resource(resource);
 	}
-	unlock_resource(resource);
+	PG_END_TRY();
 
 	end_turn(resource, turn);
-	if (lets_end)
+	if (attempt.lets_end)
 	{
-		*turn = claimed.row->lease.slot;
+		*turn = attempt.claimed.row->lease.slot;
 		lock_ending(resource, *turn, ShareLock);
 	}
-	else if (!locked)
-		wait_unless_overtaken(overtakers, claimed.transaction, asserted_name(resource, asserter));
-	return locked;
+	else if (!attempt.locked)
+		wait_unless_overtaken(overtakers, attempt.claimed.transaction,
+							  asserted_name(resource, asserter));
+	return attempt.locked;
 }
 
 /*

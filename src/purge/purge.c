@@ -98,28 +98,41 @@ purge_limit(void)
 	return clock_now() - purge_after * USECS_PER_SEC;
 }
 
-/*
- * Delete a row that a scan found; false if it must stay. Never waits: a row
- * that another transaction uses is left for the next purge.
- */
+/* Delete a row that a scan found; false if it must stay. The caller holds the resource lock. */
 static bool
-purge_row(LeaseStore *store, const text *resource, const ItemPointerData *tid, TimestampTz limit)
+purge_under_lock(LeaseStore *store, const ItemPointerData *tid, TimestampTz limit)
 {
 	LeaseRow	row;
 	bool		purged = false;
 
+	if (!store_look_again(store, tid, &row))
+		return false;
+	if (may_be_purged(&row, limit))
+	{
+		forget_assertions();	/* this transaction may have asserted it */
+		purged = store_try_write(store, &row, NULL);
+	}
+	heap_freetuple(row.tuple);
+	return purged;
+}
+
+/* The same. Never waits: a row that another transaction uses is left for the next purge. */
+static bool
+purge_row(LeaseStore *store, const text *resource, const ItemPointerData *tid, TimestampTz limit)
+{
+	volatile bool purged = false;
+
 	if (!try_lock_resource(resource))
 		return false;
-	if (store_look_again(store, tid, &row))
+	PG_TRY();
 	{
-		if (may_be_purged(&row, limit))
-		{
-			forget_assertions();	/* this transaction may have asserted it */
-			purged = store_try_write(store, &row, NULL);
-		}
-		heap_freetuple(row.tuple);
+		purged = purge_under_lock(store, tid, limit);
 	}
-	unlock_resource(resource);
+	PG_FINALLY();
+	{
+		unlock_resource(resource);
+	}
+	PG_END_TRY();
 	return purged;
 }
 

@@ -20,7 +20,13 @@
  * could hinder the assertions of a lease of others by the end of one of its
  * own. So its hash is one for which nobody can compute a second name.
  *
- * After an error the locks are released with the (sub)transaction.
+ * No message goes to the client under the resource lock: a client that does not
+ * read it keeps the session from going on, and nobody could take the lock. An
+ * error is reported before the transaction is rolled back, so whoever has
+ * locked a resource unlocks it in PG_FINALLY. The report of FATAL comes even
+ * before that, so nothing interrupts the session while it has the lock.
+ *
+ * After an error the ending lock is released with the (sub)transaction.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,6 +36,7 @@
 #include "common/sha2.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
+#include "storage/lwlock.h"
 
 #include "store/store.h"
 
@@ -88,7 +95,18 @@ lock_resource(const text *resource)
 	LOCKTAG		tag = resource_tag(resource);
 
 	RACE_POINT("before the resource lock");
-	LockAcquire(&tag, ExclusiveLock, false, false);
+	PG_TRY();
+	{
+		LockAcquire(&tag, ExclusiveLock, false, false);
+		HOLD_INTERRUPTS();
+	}
+	PG_CATCH();
+	{
+		if (LockHeldByMe_compat(&tag, ExclusiveLock, false))
+			unlock_resource(resource);	/* it was granted at that moment */
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 	RACE_POINT("after the resource lock");
 }
 
@@ -98,27 +116,24 @@ try_lock_resource(const text *resource)
 {
 	LOCKTAG		tag = resource_tag(resource);
 
-	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+	if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return false;
+	HOLD_INTERRUPTS();
+	return true;
 }
 
+/* Unlock a resource, also after an error. */
 void
 unlock_resource(const text *resource)
 {
 	LOCKTAG		tag = resource_tag(resource);
 
 	RACE_POINT("before the resource is unlocked");
+	LWLockReleaseAll();			/* after an error, locks of the server may still be held */
 	LockRelease(&tag, ExclusiveLock, false);
+	if (InterruptHoldoffCount > 0)	/* an error has reset it */
+		RESUME_INTERRUPTS();
 	RACE_POINT("after the resource was unlocked");
-}
-
-/* Unlock a resource if this session has locked it. */
-void
-unlock_resource_if_locked(const text *resource)
-{
-	LOCKTAG		tag = resource_tag(resource);
-
-	if (LockHeldByMe_compat(&tag, ExclusiveLock, false))
-		unlock_resource(resource);
 }
 
 /*

@@ -43,7 +43,6 @@ extern void store_close(LeaseStore *store);
 extern void lock_resource(const text *resource);
 extern bool try_lock_resource(const text *resource);
 extern void unlock_resource(const text *resource);
-extern void unlock_resource_if_locked(const text *resource);
 
 #define ALL_SLOTS	(MAX_SLOT + 1)	/* of a break, so that one follows the other */
 extern void lock_ending(const text *resource, int slot, LOCKMODE mode);

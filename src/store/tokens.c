@@ -157,7 +157,8 @@ log_era(uint64 recorded, uint64 record)
 {
 	bool		copied = recorded >> 32 != 0 && recorded >> 32 != record >> 32;
 
-	ereport(LOG,
+	/* The caller has a lock that other sessions need. Do not wait for a client that does not read. */
+	ereport(LOG_SERVER_ONLY,
 			(copied ?
 			 errmsg("new era of fencing tokens in database \"%s\", which was copied or restored",
 					get_database_name(MyDatabaseId)) :

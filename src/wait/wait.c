@@ -216,14 +216,10 @@ wait_lock_resource(const text *resource)
 {
 	MonotonicTime until = my_wait.active ? my_wait.ends_at : NEVER;
 
-	if (mono_equal(until, NEVER))
-		lock_resource(resource);
-	else if (!try_lock_resource(resource) &&
-			 !lock_wait_until(until, lock_in_manager, unconstify(text *, resource)))
-	{
-		unlock_resource_if_locked(resource);	/* it may have been granted at that moment */
-		return false;
-	}
+	if (!mono_equal(until, NEVER))
+		return try_lock_resource(resource) ||
+			lock_wait_until(until, lock_in_manager, unconstify(text *, resource));
+	lock_resource(resource);
 	return true;
 }
 
