@@ -371,7 +371,8 @@ def pgbouncer(server, folder):
     (folder / "pgbouncer.ini").write_text(
         f"[databases]\npostgres = host=127.0.0.1 port={server.port}\n[pgbouncer]\npool_mode = transaction\n"
         f"default_pool_size = 10\nmax_client_conn = 200\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
-        f"unix_socket_dir =\nauth_type = trust\nauth_file = {folder}/users\nserver_login_retry = 0.2\n")
+        f"unix_socket_dir =\nauth_type = trust\nauth_file = {folder}/users\nserver_login_retry = 0.2\n"
+        "ignore_startup_parameters = extra_float_digits\n")      # as the driver of Java needs it
     process = subprocess.Popen([program, "-q", folder / "pgbouncer.ini"], stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)

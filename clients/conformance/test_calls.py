@@ -197,7 +197,7 @@ def test_the_end_of_the_program_releases(server, start_program):
 
 
 def test_a_lease_that_nobody_refers_to_is_released(client, program, server):
-    if client not in ("python", "asyncio", "ruby"):
+    if client not in ("python", "asyncio", "ruby", "java"):
         pytest.skip("only where the language can tell")
     program.open(server.dsn())
     program.hold("dropped", ttl=600)

@@ -57,6 +57,8 @@ missing_for_clients() {
 	/usr/bin/ruby -e 'require "minitest"' || echo ruby-minitest
 	command -v go >/dev/null || printf '%s\n' golang-go gcc libc6-dev
 	[[ -e /usr/share/gocode/src/github.com/jackc/pgx/v4 ]] || echo golang-github-jackc-pgx-v4-dev
+	command -v javac >/dev/null || echo default-jdk-headless
+	[[ -e /usr/share/java/postgresql.jar ]] || echo libpostgresql-jdbc-java
 	node -e 'require("pg")' || command -v npm >/dev/null || echo node-pg
 	PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || echo pgbouncer
 	command -v dot >/dev/null || echo graphviz

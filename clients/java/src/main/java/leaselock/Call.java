@@ -1,0 +1,39 @@
+package leaselock;
+
+import java.sql.SQLException;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Supplier;
+
+/** One hold, from the request to the lease. The outcome is the caller's; the rest is of the loop. */
+final class Call {
+    final Request request;
+    final CompletableFuture<Record> outcome = new CompletableFuture<>();
+    final long giveUp; // end of the wait at the server
+    final long limit;
+    Supplier<Exception> last = () -> Errors.late("no connection in time");
+    Record record;
+    Link link;
+    boolean waits; // at the server
+    boolean unanswered;
+    boolean lookedUp;
+    int failures;
+    Loop.Alarm alarm;
+    Loop.Alarm pause;
+
+    Call(Request request) {
+        this.request = request;
+        giveUp = Clock.after(Clock.now(), request.wait);
+        limit = request.wait == 0 ? Clock.after(Clock.now(), Clock.PATIENCE) : giveUp;
+    }
+
+    /** By the caller. Whatever becomes of it after an interruption, nobody takes its lease. */
+    Record take(Core core) throws SQLException, InterruptedException {
+        core.loop.soon(() -> core.start(this));
+        try {
+            return Core.await(outcome);
+        } catch (InterruptedException e) {
+            core.loop.soon(() -> core.abandon(this, e));
+            throw e;
+        }
+    }
+}

@@ -1,0 +1,350 @@
+package leaselock;
+
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Queue;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+import leaselock.LeaseLost.Reason;
+
+/**
+ * Keeps leases alive, ends them, and tells in time when one is lost. All of it runs in the loop.
+ *
+ * <p>The holder must stop before anybody else can be granted the lease. So the end of a lease is counted here, from
+ * before the request was sent, and the loop tells of a loss stopBefore earlier. One connection renews and ends leases:
+ * renewals go first, with one statement for all leases that are nearly due. An end that meets a lock is tried again until
+ * its lease is over, and not waited for.
+ */
+final class Keeper {
+    /** How long an owner whose request was abandoned is looked after. */
+    private static final long LOOK_AFTER = Clock.SECOND * 3 / 2;
+
+    /** How long an end waits for a lock before it is tried again. */
+    private static final long LOCK_TIMEOUT = Clock.SECOND / 10;
+
+    final Set<Record> records = new LinkedHashSet<>();
+    final Set<Ending> endings = new LinkedHashSet<>();
+
+    private final Core core;
+    private final Queue<List<Record>> groups = new ArrayDeque<>(); // renewals that are due at once
+    private Link link;
+    private Loop.Alarm next;
+    private boolean stopped;
+
+    Keeper(Core core) {
+        this.core = core;
+    }
+
+    void add(Record record) {
+        records.add(record);
+        watch(record);
+        goOn();
+    }
+
+    private void watch(Record record) {
+        if (record.fate != null) {
+            return;
+        }
+        if (record.deadline <= Clock.now()) {
+            lose(record, Reason.EXPIRED);
+            end(record, new CompletableFuture<>(), false);
+        } else {
+            record.alarm = core.loop.at(record.deadline, () -> watch(record));
+        }
+    }
+
+    /** The server says that it is not held. */
+    void lose(Record record, Reason reason) {
+        if (record.decide(reason)) {
+            records.remove(record);
+            tell(record);
+        }
+    }
+
+    private void tell(Record record) {
+        record.lost.complete(record.fate);
+        record.guards.forEach(Guard::cut);
+        record.callbacks.forEach(callback -> core.callBack(record, callback));
+        record.callbacks.clear();
+    }
+
+    /** The outcome is true if the server gave it back, or false if it was not held any longer. */
+    Ending finish(Record record, CompletableFuture<Boolean> outcome, boolean giveBack) {
+        if (!record.decide(Reason.RELEASED)) {
+            outcome.complete(false);
+            return null;
+        }
+        records.remove(record);
+        return end(record, outcome, giveBack);
+    }
+
+    /** Another record has it. */
+    void replace(Record record) {
+        record.decide(Reason.RELEASED);
+        records.remove(record);
+    }
+
+    /** An owner whose request has no answer. It may be granted the lease after this client has looked. */
+    void forget(Request request) {
+        Ending ending = new Ending(request, null, Clock.after(Clock.now(), Math.max(request.ttl, LOOK_AFTER)));
+        ending.sureAt = Clock.now() + LOOK_AFTER;
+        add(ending);
+    }
+
+    void endAll(Reason reason) {
+        for (Record record : new ArrayList<>(records)) {
+            record.decide(reason);
+            records.remove(record);
+            record.callbacks.clear();
+            tell(record);
+            end(record, new CompletableFuture<>(), false);
+        }
+    }
+
+    void stop() {
+        stopped = true;
+        if (link != null) {
+            link.close();
+        }
+    }
+
+    private Ending end(Record record, CompletableFuture<Boolean> outcome, boolean giveBack) {
+        Ending ending = new Ending(record.request, record, record.ends);
+        ending.held = record.fate == Reason.RELEASED;
+        ending.giveBack = giveBack;
+        ending.outcome = outcome;
+        core.loop.at(Clock.min(Clock.now() + Clock.PATIENCE, record.ends), () -> late(ending));
+        add(ending);
+        return ending;
+    }
+
+    private void add(Ending ending) {
+        endings.add(ending);
+        goOn();
+    }
+
+    private void late(Ending ending) {
+        String resource = ending.request.resource;
+        if (!endings.contains(ending)) {
+            return;
+        }
+        if (Clock.now() < ending.until) {
+            ending.outcome.completeExceptionally(new OutcomeUnknown(
+                "no answer to the release of \"" + resource + "\": it goes on in the background", resource, null));
+            return;
+        }
+        if (ending.held) {
+            ending.record.fate = Reason.EXPIRED;
+        }
+        ending.outcome.complete(false);
+    }
+
+    /** Start what is due, if nothing runs. */
+    private void goOn() {
+        if (stopped || link != null && link.isBusy()) {
+            return;
+        }
+        if (next != null) {
+            next.cancel();
+        }
+        dropOver();
+        List<Record> group = dueRenewals();
+        List<Ending> due = group == null ? dueEndings() : List.of();
+        if (group != null) {
+            renew(group);
+        } else if (!due.isEmpty()) {
+            release(due);
+        } else {
+            long time = Stream.concat(records.stream().filter(record -> record.request.renew).map(record -> record.renewAt),
+                endings.stream().map(ending -> Math.min(ending.due, ending.until))).min(Comparator.naturalOrder()).orElse(Clock.NEVER);
+            next = core.loop.at(time, this::goOn);
+        }
+    }
+
+    private void ask(long limit, long lockTimeout, String text, Map<String, String> values, Consumer<Link.Answer> done) {
+        if (link == null || link.isUnusable()) {
+            link = new Link(core.loop, core.source);
+        }
+        link.run(Clock.now() + limit, (schema, connection) -> {
+            values.put("schema", schema);
+            return Statements.settings(connection, limit, lockTimeout) + Statements.fill(text, values);
+        }, answer -> {
+            done.accept(answer);
+            goOn();
+            core.checkEnd();
+        });
+    }
+
+    private static <T> Map<String, String> columns(Collection<T> from, Function<T, Request> request, Function<T, Object> token) {
+        Map<String, String> values = new HashMap<>();
+        values.put("resources", Statements.array(from, each -> request.apply(each).resource));
+        values.put("owners", Statements.array(from, each -> request.apply(each).owner));
+        values.put("tokens", Statements.array(from, token));
+        return values;
+    }
+
+    // Renewals
+
+    private List<Record> dueRenewals() {
+        long now = Clock.now();
+        if (groups.isEmpty() && records.stream().anyMatch(record -> record.request.renew && record.renewAt <= now)) {
+            Map<Boolean, List<Record>> due = records.stream()
+                .filter(record -> record.request.renew && record.renewAt - record.request.ttl / 12 <= now)
+                .collect(Collectors.partitioningBy(record -> record.alone));
+            groups.add(due.get(false));
+            due.get(true).forEach(record -> groups.add(List.of(record)));
+        }
+        while (!groups.isEmpty()) {
+            List<Record> group = groups.poll().stream().filter(record -> record.fate == null).collect(Collectors.toList());
+            if (!group.isEmpty()) {
+                return group;
+            }
+        }
+        return null;
+    }
+
+    private void renew(List<Record> group) {
+        long limit = Math.max(Clock.MILLISECOND, group.stream().mapToLong(record -> Math.min(record.limit, record.remaining())).min().getAsLong());
+        Map<String, String> values = columns(group, record -> record.request, record -> record.token);
+        values.put("ttls", Statements.array(group, record -> Clock.seconds(record.request.ttl)));
+        ask(limit, limit / 16, Statements.RENEW, values, answer -> renewed(group, answer));
+    }
+
+    private void renewed(List<Record> group, Link.Answer answer) {
+        if (answer.error != null || answer.unsafe) {
+            renewalFailed(group, answer.error);
+            return;
+        }
+        for (int n = 0; n < group.size(); n++) {
+            Record record = group.get(n);
+            String[] row = answer.rows.get(n);
+            if (row[1].equals("t")) {
+                record.extend(answer.sent);
+                record.alone = false;
+                record.contended = row[2] == null ? null : (Boolean) row[2].equals("t");
+            } else {
+                lose(record, row[3].equals("t") ? Reason.TAKEN_OVER : Reason.BROKEN);
+            }
+        }
+    }
+
+    /** One lease can make a renewal of many fail: somebody has locked its row. Find it; the others must not suffer. */
+    private void renewalFailed(List<Record> group, Exception error) {
+        Loop.warn("could not renew lease on \"" + group.get(0).request.resource + "\" and " + (group.size() - 1) + " others: "
+            + (error == null ? "the standby did not confirm it" : error.getMessage()));
+        boolean ofOne = error != null && !Errors.isOfServer(error) && !Errors.isMoved(error);
+        if (Errors.isMoved(error)) {
+            core.source.forgetSchema();
+        }
+        if (ofOne && group.size() > 1) {
+            int size = (int) Math.sqrt(group.size());
+            for (int n = 0; n < group.size(); n += size) {
+                groups.add(group.subList(n, Math.min(n + size, group.size())));
+            }
+            return;
+        }
+        for (Record record : group) {
+            record.alone = ofOne;
+            record.renewAt = Clock.now() + Math.min(record.request.ttl / 30, Clock.SECOND);
+        }
+    }
+
+    // Releases
+
+    /** Leases that are over by themselves. */
+    private void dropOver() {
+        long now = Clock.now();
+        for (Ending ending : new ArrayList<>(endings)) {
+            if (ending.until <= now) {
+                late(ending);
+                done(ending, false, null);
+            }
+        }
+    }
+
+    private List<Ending> dueEndings() {
+        long now = Clock.now();
+        List<Ending> due = endings.stream().filter(ending -> ending.due <= now).collect(Collectors.toList());
+        List<Ending> together = due.stream().filter(ending -> !ending.alone && !ending.giveBack).limit(500).collect(Collectors.toList());
+        return !together.isEmpty() ? together
+            : due.stream().min(Comparator.comparingLong(ending -> ending.due)).map(List::of).orElse(List.of());
+    }
+
+    /** Nothing may hold up a renewal for longer than a part of the shortest lease. */
+    private void release(List<Ending> due) {
+        long limit = records.stream().filter(record -> record.request.renew).mapToLong(record -> record.limit).min().orElse(Clock.PATIENCE);
+        Map<String, String> values = columns(due, ending -> ending.request, ending -> ending.token);
+        Request first = due.get(0).request;
+        values.put("mode", Statements.quote(first.mode));
+        values.put("permits", String.valueOf(first.permits));
+        ask(limit, Math.min(limit / 4, LOCK_TIMEOUT), due.get(0).giveBack ? Statements.GIVE_BACK : Statements.RELEASE, values,
+            answer -> released(due, answer));
+    }
+
+    private void released(List<Ending> due, Link.Answer answer) {
+        if (answer.error != null) {
+            releaseFailed(due, answer);
+            return;
+        }
+        for (int n = 0; n < due.size(); n++) {
+            Ending ending = due.get(n);
+            boolean released = "t".equals(answer.rows.get(n)[1]);
+            if (!released && answer.sent < ending.sureAt) {
+                ending.later();
+                continue;
+            }
+            // It may have been released by a statement whose answer was lost.
+            released |= ending.held && ending.unanswered;
+            if (!released && ending.held) {
+                ending.record.fate = Reason.BROKEN;
+                tell(ending.record);
+            }
+            done(ending, released, null);
+        }
+    }
+
+    private void releaseFailed(List<Ending> due, Link.Answer answer) {
+        Errors.Action what = Errors.sort(answer.error, answer.sent != 0);
+        if (Errors.isMoved(answer.error) && core.source.forgetSchema()) {
+            what = Errors.Action.UNKNOWN;
+        }
+        for (Ending ending : due) {
+            ending.unanswered |= what == Errors.Action.UNKNOWN && answer.sent != 0;
+            ending.alone = !Errors.isOfServer(answer.error);
+            if (!ending.warned) {
+                Loop.warn("could not release lease on \"" + ending.request.resource + "\": " + answer.error.getMessage());
+                ending.warned = true;
+            }
+            if (what == Errors.Action.NOT_AGAIN && due.size() == 1) {
+                done(ending, false, answer.error);
+            } else {
+                ending.later();
+            }
+        }
+    }
+
+    private void done(Ending ending, boolean released, Exception error) {
+        endings.remove(ending);
+        if (error == null) {
+            ending.outcome.complete(released);
+        } else {
+            ending.outcome.completeExceptionally(error);
+        }
+        ending.after.run();
+        core.loop.soon(core::checkEnd);
+    }
+
+    List<String> left() {
+        return endings.stream().map(ending -> ending.request.resource).collect(Collectors.toList());
+    }
+}

@@ -1,0 +1,63 @@
+package leaselock;
+
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
+import leaselock.LeaseLost.Reason;
+
+/** A lease that was granted, and its times. It knows nothing of what the caller has, so that this can be collected. */
+final class Record {
+    final Request request;
+    final long token;
+    final CompletableFuture<Reason> lost = new CompletableFuture<>();
+    volatile long deadline; // then the holder must have stopped
+    volatile Reason fate;   // null while it is held
+    volatile Boolean contended;
+
+    // Of the loop.
+    final Set<Guard> guards = new HashSet<>();
+    final List<Consumer<LeaseLost>> callbacks = new ArrayList<>();
+    long ends;
+    long renewAt;
+    long limit;    // of a renewal
+    boolean alone; // renewed apart from others, since its row is locked
+    Loop.Alarm alarm;
+
+    Record(Request request, long token, long since) {
+        this.request = request;
+        this.token = token;
+        extend(since);
+    }
+
+    void extend(long sent) {
+        long left = request.ttl - request.stopBefore;
+        ends = Clock.after(sent, request.ttl);
+        deadline = Clock.after(sent, left);
+        renewAt = Clock.after(sent, Math.min(request.ttl / 3, left / 2));
+        limit = Clock.min(request.ttl / 6, left / 4, Clock.PATIENCE);
+    }
+
+    long remaining() {
+        return fate != null ? 0 : Clock.left(deadline);
+    }
+
+    /** False if it was lost or released before. */
+    boolean decide(Reason reason) {
+        if (fate != null) {
+            return false;
+        }
+        fate = reason;
+        if (alarm != null) {
+            alarm.cancel();
+        }
+        return true;
+    }
+
+    LeaseLost loss(Throwable cause) {
+        Reason reason = fate;
+        return new LeaseLost(request.resource, reason == null ? Reason.EXPIRED : reason, cause);
+    }
+}
