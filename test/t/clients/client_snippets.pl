@@ -119,6 +119,19 @@ SKIP:
 	runs_as_printed('example.rb', [$ruby], snippet('ruby', 'Leases.new'), qr/^work, as long as it takes\n$/);
 }
 
+SKIP:
+{
+	chomp(my $path = `$root/clients/java/test/build`);
+	skip 'no Java with its driver', 3 if $path eq '';
+	my $port = $node->port;
+
+	# Its driver knows no socket of a folder.
+	$node->append_conf('postgresql.conf', "listen_addresses = '127.0.0.1'");
+	$node->restart;
+	runs_as_printed('Example.java', [ 'java', '-cp', $path ], snippet('java', 'new Leases(') =~ s/localhost/127.0.0.1:$port/r,
+		qr/^work, as long as it takes\n$/);
+}
+
 # The extension in another schema: with the option that the document names, and not without it.
 $node->safe_psql('postgres', 'CREATE DATABASE elsewhere');
 $node->safe_psql('elsewhere', q{
