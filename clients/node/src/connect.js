@@ -104,9 +104,7 @@ export class Factory {
 export class Link {
   alive = true
   place = null // where the functions are
-  direct = false // no pooler: the connection ends when its server process does
   #unconfirmed = false
-  #cut = false
 
   constructor(client) {
     this.client = client
@@ -142,7 +140,6 @@ export class Link {
       const text = `the schema "${schema}" is named, but the extension lease_lock is there, in "${found.extension}"`
       throw new LeaseError(text, null, 'two schemas')
     }
-    this.direct = this.client.processID !== undefined && String(this.client.processID) === found.pid
     this.place = {
       schema: pg.escapeIdentifier(found.extension ?? schema),
       extension: found.extension !== null,
@@ -182,13 +179,7 @@ export class Link {
 
   cut() {
     this.alive = false
-    this.#cut = true
     cutClient(this.client)
-  }
-
-  // The server process has ended the connection, so nothing that was sent to it is still to come.
-  get isGone() {
-    return this.direct && !this.alive && !this.#cut
   }
 
   async end() {

@@ -81,7 +81,7 @@ class Core {
     if (kept.ended || known || kept.over <= now()) return null
     kept.ended = true
     const ending = this.keeper.end(new Ending(kept, Math.max(kept.over, atOnce ? kept.keptUntil : 0), { atOnce }))
-    if (kept.doubtful) ending.done.then(() => this.forget(kept, { copies: Infinity, gone: false }))
+    if (kept.doubtful) ending.done.then(() => this.forget(kept, { copies: Infinity }))
     return ending
   }
 

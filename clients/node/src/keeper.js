@@ -28,8 +28,8 @@ const LEAST = 250
 const TICK = 1000
 const REST = 10_000
 
-// How long an end may wait for a lock, how many ends go together, and how long a request that was abandoned can still
-// arrive at the server after its connection was closed.
+// How long an end may wait for a lock, how many ends go together, and how long the server can still work on a request
+// that was abandoned: its process may not have noticed yet that the connection, perhaps that of a proxy, was closed.
 const LOCK = 50
 const BATCH = 100
 const LINGER = 1500
@@ -348,7 +348,7 @@ export class Ending {
     this.atOnce = atOnce
     if (abandoned !== null) {
       this.#copies = abandoned.copies
-      this.#sure = now() + (abandoned.gone ? 0 : LINGER)
+      this.#sure = now() + LINGER
     }
     // True, false, 'over' if the lease has ended meanwhile, or an error.
     this.done = new Promise((resolve) => { this.#settle = resolve })

@@ -68,7 +68,7 @@ export class Requests {
 
   async #flow(request, call) {
     const giveUp = now() + (request.wait || PATIENCE)
-    const state = { copies: 0, gone: true, repeat: false, moved: false, place: null, refusal: null, giveUp }
+    const state = { copies: 0, repeat: false, moved: false, place: null, refusal: null, giveUp }
     state.end = request.wait === 0 ? giveUp : giveUp + PATIENCE // for a request that is without an answer
     try {
       const lease = await this.#insist(request, call, state)
@@ -193,10 +193,7 @@ export class Requests {
       [row] = await link.ask(requestStatement(link.place, request, wait, ifOwn, limit), limit)
     } catch (error) {
       if (error instanceof Unconfirmed) await this.#undo(request, error.rows[0])
-      else if (actionAfter(error) === 'unknown') {
-        state.copies++
-        state.gone &&= link.isGone
-      }
+      else if (actionAfter(error) === 'unknown') state.copies++
       if (MOVED.has(error.code)) link.cut()
       throw error
     }

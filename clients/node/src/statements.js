@@ -28,7 +28,7 @@ function settings(place, { timeout, lock = 0, waits = false }) {
 
 // Where the functions are, and what the server is. The extension's own schema, if it is there; never a search of names.
 export const PLACE = `
-  SELECT pg_catalog.current_setting('server_version_num') AS version, pg_catalog.pg_backend_pid() AS pid,
+  SELECT pg_catalog.current_setting('server_version_num') AS version,
     pg_catalog.strpos(pg_catalog.version(), 'linux') AS linux, e.nspname AS extension
   FROM (VALUES (1)) AS one LEFT JOIN (SELECT n.nspname FROM pg_catalog.pg_extension AS x, pg_catalog.pg_namespace AS n
     WHERE x.extname OPERATOR(pg_catalog.=) 'lease_lock' AND n.oid OPERATOR(pg_catalog.=) x.extnamespace) AS e ON true`
