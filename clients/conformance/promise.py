@@ -28,7 +28,7 @@ def lost_before_granted(server, proxy, resources, next_lost):
     with ThreadPoolExecutor(len(resources)) as threads:
         second = {resource: threads.submit(granted_at, server, resource) for resource in resources}
         # A holder on a slow machine may have lost its lease already.
-        wait_until(lambda: server.value("SELECT count(*) FROM lease_waiters")
+        wait_until(lambda: server.waiters("%")
                    + sum(future.done() for future in second.values()) >= len(resources))
         proxy.silence()
         lost = dict(next_lost() for _ in resources)

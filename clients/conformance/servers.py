@@ -87,9 +87,6 @@ class Server:
         self.sql(f"BEGIN; CREATE SCHEMA lease; SET LOCAL search_path = lease; SET LOCAL client_min_messages = warning; {file}; COMMIT")
         self.sql("GRANT USAGE ON SCHEMA lease TO PUBLIC")
         self.sql("ALTER DATABASE postgres SET search_path = public, lease")
-        # A session that waits sleeps, or is in the line. Its statement has the name.
-        self.sql("CREATE VIEW lease_waiters AS SELECT query AS resource FROM pg_stat_activity "
-                 "WHERE wait_event IN ('PgSleep', 'advisory') AND query LIKE '%lease_request%'")
         self.connection.close()
 
     def standby(self, name):
@@ -134,10 +131,22 @@ class Server:
         return [row[0] for row in self.sql(
             "SELECT resource FROM lease_status WHERE resource LIKE %s AND state = 'held' ORDER BY 1", pattern)]
 
+    def protect(self, table, template):
+        """In the portable edition, the assertion of a transaction is all there is."""
+        if edition == "extension":
+            self.sql("SELECT lease_protect(%s, %s)", table, template)
+
+    def waits(self, pattern):
+        """Process and begin of each statement that waits for a lease."""
+        if edition == "extension":
+            return self.sql("SELECT pid, query_start FROM lease_waiters JOIN pg_stat_activity USING (pid) WHERE resource LIKE %s", pattern)
+        # It sleeps or is in the line; now and then it looks. Its statement has the name.
+        return self.sql("SELECT pid, query_start FROM pg_stat_activity WHERE query LIKE '%%lease_request%%' AND query LIKE %s "
+                        "AND state = 'active' AND pid <> pg_backend_pid() "
+                        "AND (wait_event IN ('PgSleep', 'advisory') OR query_start < clock_timestamp() - interval '1 s')", f"%{pattern}%")
+
     def waiters(self, pattern):
-        if edition == "portable":
-            pattern = f"%{pattern}%"
-        return self.value("SELECT count(*) FROM lease_waiters WHERE resource LIKE %s", pattern)
+        return len(self.waits(pattern))
 
     def time_left(self, resource):
         return self.value("SELECT extract(epoch FROM expires_in)::float8 FROM lease_status WHERE resource = %s",

@@ -112,7 +112,7 @@ def test_a_late_release_says_that_the_lease_was_lost(program, dsn, server):
 def test_a_transaction_asserts_commits_and_rolls_back(program, dsn, server):
     server.sql("CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL); INSERT INTO account VALUES (1, 100)")
     try:
-        server.sql("SELECT lease_protect('account', 'account:{id}')")
+        server.protect("account", "account:{id}")
         program.open(dsn)
         program.hold("account:1", ttl=600)
         rows = program("transaction", lease="account:1",

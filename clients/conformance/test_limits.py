@@ -68,17 +68,15 @@ def test_wait_is_the_limit_while_the_server_is_away(program, server, make_proxy)
     coming.answer()
 
 
-@pytest.mark.extension("its waiters are not told by their process")
 @pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])
 def test_wait_goes_on_when_an_administrator_ends_its_statement(program, server, how):
     program.open(server.dsn())
     server.sql("SELECT lease_acquire('x', '1 hour', 'other')")
     waiting = program.start_hold("x", wait=LONG)
     wait_until(lambda: server.waiters("x") == 1)
-    statement = "SELECT pid, query_start FROM pg_stat_activity JOIN lease_waiters USING (pid) WHERE resource = 'x'"
-    first = server.sql(statement)
+    first = server.waits("x")
     assert server.value(f"SELECT {how}(%s)", first[0][0])
-    wait_until(lambda: server.sql(statement) not in ([], first))
+    wait_until(lambda: server.waits("x") not in ([], first))
     server.sql("SELECT lease_release('x', 'other')")
     waiting.answer()
 

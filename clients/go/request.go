@@ -18,6 +18,11 @@ import (
 // names, timeouts, and whether a warning is sent. Times come back as whole
 // milliseconds.
 
+// A wait in the portable edition, and one for a transaction, does not notice
+// otherwise that its client has gone.
+const checkClientText = `SELECT set_config('client_connection_check_interval', '1s', true) WHERE strpos(version(), 'linux') > 0;
+`
+
 const requestText = `SELECT granted, token, floor(extract(epoch FROM waited) * 1000)::int8, reason, blocked_by,
 	floor(extract(epoch FROM blocked_for) * 1000)::int8
 FROM {schema}.lease_request({resource}::text, {ttl}, {owner}::text, wait => {wait}, mode => {mode}::text,
@@ -190,5 +195,9 @@ func (r *request) statement(schema string, conn *pgx.Conn, until moment, repeate
 	for name, value := range r.values {
 		values[name] = value
 	}
-	return settings(conn, limit, forever) + fill(requestText, values)
+	text := settings(conn, limit, forever)
+	if until > 0 {
+		text += checkClientText
+	}
+	return text + fill(requestText, values)
 }

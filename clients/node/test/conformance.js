@@ -139,7 +139,10 @@ const commands = {
   }),
 
   // All connections of the pool, until the process ends.
-  occupy: ({ client, number }) => Promise.all(Array.from({ length: number }, () => pools.get(client).connect())).then(() => null),
+  occupy: ({ client, number }) => Promise.all(Array.from({ length: number }, () => pools.get(client).connect())).then((taken) => {
+    for (const one of taken) one.on('error', () => {})
+    return null
+  }),
   shut({ client }) {
     pools.get(client).end()
     return null

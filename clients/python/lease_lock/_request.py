@@ -47,6 +47,11 @@ SET LOCAL statement_timeout = {timeout};
 SET LOCAL lock_timeout = {lock_timeout};
 {more}"""
 
+# A wait in the portable edition, and one for a transaction, does not notice otherwise that its client has gone.
+CHECK_CLIENT = """\
+SELECT set_config('client_connection_check_interval', '1s', true) WHERE strpos(version(), 'linux') > 0;
+"""
+
 REQUEST = """\
 SELECT granted, token, floor(extract(epoch FROM waited) * 1000)::int8, reason, blocked_by,
     floor(extract(epoch FROM blocked_for) * 1000)::int8
@@ -147,7 +152,8 @@ class Attempt:
         request = self._request
         request.schema = schema
         left = None if self._until == math.inf else max(0.0, self._until - now())
-        text = settings(version, math.inf if left is None else left + PATIENCE) + REQUEST.format(schema=schema)
+        text = settings(version, math.inf if left is None else left + PATIENCE)
+        text += ("" if left == 0 else CHECK_CLIENT) + REQUEST.format(schema=schema)
         return text, {
             "resource": request.resource, "ttl": request.ttl, "owner": request.owner, "wait": left,
             "mode": request.mode, "if_own": "renew" if self._repeated else request.if_own, **request.options}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 from contextlib import contextmanager
-from typing import Any, Iterator, Union
+from typing import Any, Iterator, Optional
 
 import psycopg
 from django.db import Error, connections, transaction
@@ -25,25 +25,25 @@ from ._request import ASSERT, PATIENCE
 from ._source import connect_by
 from ._sync import Lease, Leases
 
-_leases: dict[tuple[str, str], DjangoLeases] = {}
+_leases: dict[tuple[str, str, Optional[str]], DjangoLeases] = {}
 _lock = threading.Lock()
 
 
 class DjangoLeases(Leases):
     """In an atomic block, the end of a lease is not waited for: this thread's own assertion may keep it from ending."""
 
-    def __init__(self, using: str, conninfo: str, role: Union[None, str]) -> None:
-        super().__init__(conninfo if role is None else functools.partial(_connect_as, conninfo, role))
+    def __init__(self, using: str, conninfo: str, schema: Optional[str], role: Optional[str]) -> None:
+        super().__init__(conninfo if role is None else functools.partial(_connect_as, conninfo, role), schema=schema)
         self._using = using
 
     def _hands_over(self) -> bool:
         return bool(connections[self._using].in_atomic_block)
 
 
-def leases(using: str = "default") -> DjangoLeases:
+def leases(using: str = "default", schema: Optional[str] = None) -> DjangoLeases:
     """The Leases of this process for a database as it is set now: a test run has another one than production."""
     connection = connections[using]
-    key = (using, _conninfo(connection))
+    key = (using, _conninfo(connection), schema)
     with _lock:
         found = _leases.get(key)
         if found is None or found._core.closed:

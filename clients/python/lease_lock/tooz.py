@@ -94,7 +94,9 @@ class LeaseLock(locking.Lock):      # type: ignore[misc]
 
 
 class LeaseDriver(coordination.CoordinationDriver):     # type: ignore[misc]
-    """The URL is one of libpq, with another scheme. Its parameter `ttl` is the time of a lease, in seconds."""
+    """The URL is one of libpq, with another scheme, and two more parameters: `ttl`, the time of a lease in seconds, and
+    `schema`, where the functions of the portable edition are.
+    """
 
     CHARACTERISTICS = (
         coordination.Characteristics.DISTRIBUTED_ACROSS_THREADS,
@@ -106,11 +108,12 @@ class LeaseDriver(coordination.CoordinationDriver):     # type: ignore[misc]
         super().__init__(member_id, parsed_url, options)
         options = utils.collapse(options)
         self._ttl = float(options.pop("ttl", 30))
+        self._schema = options.pop("schema", None)
         self._url = urlunsplit(("postgresql", parsed_url.netloc, parsed_url.path, urlencode(options), ""))
         self._leases: Optional[Leases] = None
 
     def _start(self) -> None:
-        leases = Leases(self._url)
+        leases = Leases(self._url, schema=self._schema)
         with translated(), leases._connection(None, now() + PATIENCE):
             self._leases = leases
 

@@ -11,6 +11,11 @@ module LeaseLock
   # that gives each transaction another connection. The settings make it independent of those of the role: names,
   # timeouts, and whether a warning is sent. Times come back as whole milliseconds.
   module Statements
+    # A wait in the portable edition, and one for a transaction, does not notice otherwise that its client has gone.
+    CHECK_CLIENT = <<~SQL
+      SELECT set_config('client_connection_check_interval', '1s', true) WHERE strpos(version(), 'linux') > 0;
+    SQL
+
     REQUEST = <<~SQL
       SELECT granted, token, floor(extract(epoch FROM waited) * 1000)::int8, reason, blocked_by,
         floor(extract(epoch FROM blocked_for) * 1000)::int8
@@ -120,7 +125,7 @@ module LeaseLock
       @schema = schema
       left = until_time == Float::INFINITY ? nil : [0.0, until_time - LeaseLock.now].max
       Statements.settings(connection, left.nil? ? Float::INFINITY : left + PATIENCE) +
-        Statements.fill(Statements::REQUEST, connection, schema,
+        (left&.zero? ? "" : Statements::CHECK_CLIENT) + Statements.fill(Statements::REQUEST, connection, schema,
                         { resource: @resource, ttl: @ttl, owner: @owner, wait: left, mode: @mode,
                           if_own: repeated ? "renew" : @if_own, **@values })
     end
