@@ -300,6 +300,7 @@ BEGIN
 		max(l.token),
 		CASE WHEN r.mode = 'x' THEN max(l.expires_at) FILTER (WHERE l.expires_at > now)
 			ELSE coalesce(max(l.expires_at) FILTER (WHERE l.slot = 0 AND l.expires_at > now),
+				max(l.expires_at) FILTER (WHERE l.owner = r.owner AND l.expires_at > now),
 				min(l.expires_at) FILTER (WHERE l.expires_at > now)) END
 	INTO own, top, taken, stale, last_token, until
 	FROM lease_lock AS l WHERE l.resource = r.resource;
