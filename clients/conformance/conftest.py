@@ -31,7 +31,8 @@ def pytest_sessionstart(session):
     """A program may have to be installed or compiled before it runs for the first time: that begins now."""
     if not hasattr(session.config, "workerinput") and not session.config.getoption("collectonly"):
         for name in chosen(session.config):
-            subprocess.Popen([*map(str, PROGRAMS.get(name, [name]))], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            command = [*map(str, PROGRAMS.get(name, [name]))]
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL).stdin.close()   # asyncio cannot read /dev/null
 
 
 def pytest_generate_tests(metafunc):

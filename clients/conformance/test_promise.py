@@ -88,10 +88,15 @@ def test_a_stepped_clock_changes_nothing(server, proxy, slow, start_holder, tmp_
 
 
 def test_a_short_silence_is_survived(server, proxy, slow, start_holder):
-    holder = start_holder(server.dsn(proxy.port), 12 * slow, "short")
-    server.wait_for_renewal("short")
+    holder = start_holder(server.dsn(proxy.port), 9 * slow, "short")
+
+    def remaining():
+        return holder("state", lease="short")["remaining"]
+    soon_renewed = remaining() - 1.5 * slow
+    wait_until(lambda: remaining() < soon_renewed)
+    wait_until(lambda: remaining() > soon_renewed)      # the holder has its answer
     proxy.silence()
-    time.sleep(5 * slow)    # more than a third of the ttl: a renewal gets no answer
+    time.sleep(4 * slow)    # more than a third of the ttl: a renewal gets no answer
     proxy.silence(False)
     server.wait_for_renewal("short")
     assert holder.events.empty()
