@@ -12,6 +12,8 @@ use Test::More;
 
 $ENV{LEASE_EDITION} = 'portable';
 my $node = start_node('orders', "fsync = off\nautovacuum = off\n");
+my $short = 0.3 * slowness($node);		# s: of a lease that expires soon, but not before the next call
+my $until_over = "SELECT pg_sleep(1.3 * $short)";
 my ($ann, $bob) = map { open_session($node) } 1, 2;
 
 # What must not wait fails here, and what must wait says so soon.
@@ -92,9 +94,9 @@ foreach my $mode ('exclusive', 'shared', 'permit')
 		answers($bob, "SELECT lease_transfer('r', 'ann', 'x')", '55P03', 'and a transfer');
 		$bob->query_safe("SET lock_timeout = 0");
 		fresh();
-		$ann->query_safe("SELECT lease_request('r', '300 ms', 'ann', mode => '$mode'" . ($mode eq 'permit' ? ', permits => 1)' : ')')
+		$ann->query_safe("SELECT lease_request('r', '$short s', 'ann', mode => '$mode'" . ($mode eq 'permit' ? ', permits => 1)' : ')')
 			. "; BEGIN; SELECT lease_assert('r', 'ann')");
-		$ann->query_safe('SELECT pg_sleep(0.4)');
+		$ann->query_safe($until_over);
 		answers($bob, sprintf($acquire{$other}, 'bob'), 'f', "$other after $mode: an asserted lease that expired is not taken over");
 		answers($ann, 'COMMIT; ' . sprintf($acquire{$other}, 'bob'), 't', 'until the transaction ends');
 		answers($ann, "SELECT lease_release('r', 'ann')", 'f', 'and a late release answers false');
@@ -110,13 +112,13 @@ answers($bob, "SELECT lease_acquire_permit('r', 2, '1 h', 'carl')", 't', 'and on
 answers($ann, "SELECT lease_release('r', 'a')", 'f', 'whose owner learns of it');
 fresh();
 $ann->query_safe("SELECT lease_acquire_permit('r', 2, '1 h', 'a'); SELECT lease_acquire_permit('r', 2, '1 h', 'b'); SELECT lease_acquire_shared('r', '1 h', 'c')");
-$ann->query_safe("UPDATE lease_lock SET expires_at = clock_timestamp() + interval '300 ms' WHERE owner = 'a'; BEGIN; SELECT lease_assert('r', 'a'), pg_sleep(0.4)");
+$ann->query_safe("UPDATE lease_lock SET expires_at = clock_timestamp() + interval '$short s' WHERE owner = 'a'; BEGIN; SELECT lease_assert('r', 'a'), pg_sleep(1.3 * $short)");
 answers($bob, "SELECT lease_acquire_permit('r', 3, '1 h', 'bob')", 'f', 'an expired permit that is asserted counts');
 answers($bob, "SELECT lease_acquire_permit('r', 4, '1 h', 'bob')", 't', 'as one');
 
 # A refusal that comes after slot 0 was locked leaves no lock behind.
 fresh();
-$ann->query_safe("SELECT lease_acquire_shared('r', '300 ms', 'a'), lease_acquire_shared('r', '1 h', 'b'), lease_release('r', 'b'); BEGIN; SELECT lease_assert('r', 'a'), pg_sleep(0.4)");
+$ann->query_safe("SELECT lease_acquire_shared('r', '$short s', 'a'), lease_acquire_shared('r', '1 h', 'b'), lease_release('r', 'b'); BEGIN; SELECT lease_assert('r', 'a'), pg_sleep(1.3 * $short)");
 $bob->query_safe('BEGIN');
 answers($bob, $reason . ')', 'f|open', 'a writer is refused by an expired reader that is asserted');
 answers($ann, "SELECT lease_acquire_shared('r', '1 h', 'c')", 't', 'and holds nobody off, though its transaction goes on');
@@ -154,8 +156,9 @@ fresh();
 $ann->query_safe("SELECT lease_acquire('r', '1 h', 'bob')");
 while_open("SELECT lease_release('r', 'bob'); $takeover", "SELECT lease_assert('r', 'bob')", '55000', 'an assertion behind a takeover fails');
 fresh();
-$ann->query_safe("SELECT lease_acquire('r', '300 ms', 'bob')");
-while_open("SELECT FROM lease_lock FOR UPDATE", "SELECT lease_renew('r', '1 h', 'bob')", 'f', 'a lease that expires while its renewal waits is not renewed', 'SELECT pg_sleep(0.4); COMMIT');
+$ann->query_safe("SELECT lease_acquire('r', '$short s', 'bob')");
+while_open("SELECT FROM lease_lock FOR UPDATE", "SELECT lease_renew('r', '1 h', 'bob')", 'f', 'a lease that expires while its renewal waits is not renewed',
+	"$until_over; COMMIT");
 fresh();
 $ann->query_safe("SELECT lease_acquire_shared('r', '1 h', 'bob')");
 while_open("SELECT lease_acquire_shared('r', '1 h', 'carl')", "SELECT lease_transfer('r', 'bob', 'dora') > 0", 't', 'a transfer waits for an open grant');
@@ -179,9 +182,9 @@ my @events = (
 	[ "SELECT lease_acquire_shared('r', '1 h', 'x'), lease_release('r', 'x')", "%s" ],
 	[ "SELECT lease_acquire('r', '1 h', 'x')", "SELECT lease_release('r', 'x'); %s" ],
 	[ "SELECT lease_acquire('r', '1 h', 'x'), lease_release('r', 'x')", "SELECT lease_purge(); %s" ],
-	[ "SELECT lease_acquire_shared('r', '200 ms', 'ann'), lease_acquire_shared('r', '1 h', 'x'), lease_release('r', 'x')", "SELECT lease_renew('r', '1 h', 'ann')" ],
-	[ "SELECT lease_acquire('r', '200 ms', 'ann')", "SELECT lease_renew('r', '1 h', 'ann')" ],
-	[ "SELECT lease_acquire_permit('r', 1, '200 ms', 'x')", "SELECT lease_transfer('r', 'x', 'ann'), lease_renew('r', '1 h', 'ann')" ]);
+	[ "SELECT lease_acquire_shared('r', '$short s', 'ann'), lease_acquire_shared('r', '1 h', 'x'), lease_release('r', 'x')", "SELECT lease_renew('r', '1 h', 'ann')" ],
+	[ "SELECT lease_acquire('r', '$short s', 'ann')", "SELECT lease_renew('r', '1 h', 'ann')" ],
+	[ "SELECT lease_acquire_permit('r', 1, '$short s', 'x')", "SELECT lease_transfer('r', 'x', 'ann'), lease_renew('r', '1 h', 'ann')" ]);
 my ($failed, $refused, $granted) = (0, 0, 0);
 foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 {
@@ -197,7 +200,7 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 				$ann->query_safe($event->[0]) if $event->[0];
 				$bob->query_safe("BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM lease_lock");
 				$ann->query_safe($mode ? sprintf($event->[1], sprintf $acquire{$mode}, 'ann') : $event->[1]);
-				$ann->query_safe('SELECT pg_sleep(0.25)') if $event->[0] =~ /200 ms/;
+				$ann->query_safe($until_over) if $event->[0] =~ /$short s/;
 				my $answer = ask($bob, sprintf $acquire{$other}, 'bob');
 
 				$failed++ if $answer eq '40001';
@@ -232,7 +235,7 @@ fresh();
 $ann->query_safe("BEGIN; SAVEPOINT s; SELECT lease_acquire('r', '1 h', 'ann'); ROLLBACK TO s");
 answers($bob, "$reason)", 't|', 'what a savepoint undid is no obstacle');
 fresh();
-$ann->query_safe("SELECT lease_acquire('r', '300 ms', 'ann'); BEGIN; SELECT lease_assert('r', 'ann'); SAVEPOINT s; SELECT lease_renew('r', '1 ms', 'ann'), lease_release('r', 'ann'); ROLLBACK TO s; SELECT pg_sleep(0.4)");
+$ann->query_safe("SELECT lease_acquire('r', '$short s', 'ann'); BEGIN; SELECT lease_assert('r', 'ann'); SAVEPOINT s; SELECT lease_renew('r', '1 ms', 'ann'), lease_release('r', 'ann'); ROLLBACK TO s; $until_over");
 answers($bob, "$reason)", 'f|open', 'an assertion outlives a release that a savepoint undid');
 
 # --- waits
