@@ -131,6 +131,27 @@ foreach my $kind (@kinds)
 	}
 }
 
+# Transactions of other databases, which may be copies with the same OIDs, and
+# sessions that only wait, do not keep a try from its lease.
+$node->safe_psql('postgres', 'CREATE DATABASE original');
+$node->safe_psql('original', q{CREATE EXTENSION lease_lock; SELECT lease_acquire('r', '1 hour', 'o')});
+$node->safe_psql('postgres', 'CREATE DATABASE copy TEMPLATE original');
+my %session = map { ($_ => open_session($node, $_ eq 'elsewhere' ? 'copy' : 'original')) } 'elsewhere', 'asserts', 'releases';
+my $asserting = $session{asserts}->query_safe('SELECT pg_backend_pid()');
+my ($of_locks) = grep { /pg_locks/ } @{ $query{'operations.md'} };
+$session{elsewhere}->query_safe(q{BEGIN; SELECT lease_renew('r', '1 hour', 'o')});
+$session{asserts}->query_safe(q{BEGIN; SELECT lease_assert('r', 'o') > 0});
+my $releasing = begin_query($session{releases}, q{SELECT lease_release('r', 'o')});
+ok(wait_until_blocked($node, $releasing), 'a release waits');
+$node->safe_psql('original', "BEGIN; SELECT lease_acquire('$_', '1 hour', 'o'); PREPARE TRANSACTION '$_'") foreach 'p', 'q';
+
+is($node->safe_psql('original', "SELECT string_agg(coalesce(f.pid::text, f.query), ' ' ORDER BY f.pid, f.query) FROM ($of_locks) AS f"),
+	"$asserting p q", 'the query of operations.md shows who is in the way, and nobody else');
+$node->safe_psql('original', "ROLLBACK PREPARED '$_'") foreach 'p', 'q';
+$session{asserts}->query_safe('ROLLBACK');
+is(finish_query($session{releases}), 't', 'the release ends');
+$_->quit foreach values %session;
+
 nothing_left($node, 'at the end');
 is(look($node, q{SELECT lease_contended('r')}), 'f', 'at the end: nobody waits');
 $_->quit foreach $blocker, $second, $waiter;
