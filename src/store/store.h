@@ -27,7 +27,7 @@ typedef enum StoreOpening
 {
 	STORE_OPEN,
 	STORE_ABSENT,				/* the extension does not exist */
-	STORE_LOCKED				/* another session alters or maintains the table */
+	STORE_LOCKED				/* another session creates, alters or maintains the table */
 } StoreOpening;
 
 extern void store_init(void);

@@ -15,16 +15,19 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/sysattr.h"
 #include "access/table.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_collation.h"
+#include "catalog/pg_extension.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
 #include "rewrite/rowsecurity.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
+#include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -320,6 +323,29 @@ store_open_unless_locked(LOCKMODE lockmode)
 }
 
 /*
+ * Is there an extension whose creation is not committed yet? It may have leases
+ * already, and nobody would tell the purge of them when it is committed.
+ */
+static bool
+is_being_created(void)
+{
+	Relation	catalog = table_open(ExtensionRelationId, AccessShareLock);
+	ScanKeyData key;
+	SnapshotData dirty;
+	SysScanDesc scan;
+	bool		found;
+
+	InitDirtySnapshot(dirty);
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ,
+				CStringGetDatum("lease_lock"));
+	scan = systable_beginscan(catalog, ExtensionNameIndexId, true, &dirty, 1, &key);
+	found = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return found;
+}
+
+/*
  * Like store_open(), but do not wait for a lock, and do not fail if there is
  * no extension. Then there is no store. With RowExclusiveLock, the caller may
  * delete rows.
@@ -330,7 +356,7 @@ store_open_if_free(LOCKMODE lockmode, LeaseStore **store)
 	Oid			relid = extension_relation("lease_lock", true);
 
 	if (!OidIsValid(relid))
-		return STORE_ABSENT;
+		return is_being_created() ? STORE_LOCKED : STORE_ABSENT;
 	*store = try_open(relid, lockmode);
 	if (*store == NULL)
 		return STORE_LOCKED;

@@ -105,6 +105,21 @@ foreach my $round ('first', 'second')
 	becomes_true($node, 'postgres', 'SELECT count(*) = 0 FROM pg_stat_activity WHERE ' . worker_in('plain'), 'the worker leaves');
 }
 
+# The extension and a lease, in one transaction that stays open while the worker comes and goes.
+my $creator = open_session($node, 'plain');
+$creator->query_safe(q{BEGIN; CREATE EXTENSION lease_lock; SELECT lease_acquire('r', '1 microsecond', 'o')});
+foreach my $round (1 .. 3)
+{
+	my $now = $psql->('SELECT clock_timestamp()');
+
+	$node->poll_query_until('postgres', 'SELECT count(*) > 0 FROM pg_stat_activity WHERE ' . launcher() . " AND state = 'idle' AND state_change > '$now'")
+	  or die 'no further round';
+}
+$creator->query_safe('COMMIT');
+$creator->quit;
+becomes_true($node, 'plain', 'SELECT count(*) = 0 FROM lease_lock', 'the first lease in an extension that was not yet committed');
+$node->safe_psql('plain', 'DROP EXTENSION lease_lock');
+
 # A copy. The launcher learns of it by a grant.
 add_database($node, 'template');
 run_beside_worker('template', 'CREATE DATABASE copy TEMPLATE template', 'copy');
