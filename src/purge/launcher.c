@@ -34,8 +34,12 @@
 /* Seconds until a launcher that failed is started again. */
 #define LAUNCHER_RESTART	10
 
-/* After this time the launcher terminates the worker, in case it hangs. */
-#define LONGEST_VISIT		(15 * USECS_PER_SEC)
+/*
+ * After this time the launcher terminates the worker, in case it hangs. A visit
+ * takes some seconds, and as long as it takes to read the whole table twice.
+ * If that were too long, leases would never be purged there.
+ */
+#define LONGEST_VISIT		(10 * SECS_PER_MINUTE * USECS_PER_SEC)
 
 /* Longest time between visits to a database in which workers fail. */
 #define FAILED_INTERVAL		(SECS_PER_HOUR * USECS_PER_SEC)
