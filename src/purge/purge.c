@@ -171,7 +171,8 @@ static int64
 purge_blocks(LeaseStore *store, Visit *visit, BlockNumber nblocks)
 {
 	BlockNumber first = visit->next_block;
-	TimestampTz limit = purge_limit();
+	/* what expired since then is not told yet */
+	TimestampTz limit = Min(purge_limit(), visit->told_until);
 	StoreScan  *scan = store_scan_blocks(store, first, first + (BATCH_BLOCKS - 1), SCAN_COMMITTED,
 										 ended_before, &limit);
 	BlockNumber block = InvalidBlockNumber;
@@ -199,8 +200,11 @@ purge_blocks(LeaseStore *store, Visit *visit, BlockNumber nblocks)
 			pg_atomic_write_u32(&purge_state->batch_xid, GetTopTransactionId());
 			pg_memory_barrier();
 		}
-		if (purge_row(store, lease.resource, &tid, limit))
-			purged++;
+		if (!purge_row(store, lease.resource, &tid, limit))
+			continue;
+		purged++;
+		if (lease.owner != NULL && lease.expires_at > visit->told_until)
+			tell_watchers(EVENT_EXPIRED, &lease);	/* its session has ended */
 	}
 	store_end_scan(scan);
 	return purged;

@@ -76,20 +76,20 @@ report(const Visit *visit)
 		purge_state->visit = *visit;
 }
 
-/* StoreFilter: leases that expired since the last visit, and leases whose session has ended. */
+/* StoreFilter: leases that expired since the last visit. */
 static bool
 has_expired(const Lease *lease, const void *arg)
 {
 	const Visit *visit = arg;
 
 	return lease->owner != NULL &&
-		(lease->session == SESSION_ENDED ||
-		 (lease->expires_at > visit->told_until && lease->expires_at <= visit->tell_until));
+		lease->expires_at > visit->told_until && lease->expires_at <= visit->tell_until;
 }
 
 /*
  * Send notices of leases that expired: no code runs when that happens. The next
- * visit does not send them again, whatever happens to this one.
+ * visit does not send them again, whatever happens to this one. If the session
+ * of a lease has ended, the purge of its row tells that.
  */
 static void
 tell_expired(Visit *visit)
