@@ -38,6 +38,9 @@ CONF
 my $purged = is_portable() ? ' AND NOT EXISTS (SELECT FROM lease_lock AS o WHERE o.resource = l.resource AND o.slot <> l.slot
 	AND (l.slot = 0 OR o.slot = 0 AND o.expires_at > clock_timestamp()))' : '';
 
+# While vacuum truncates the table, a call with a wait of a microsecond is refused.
+$node->safe_psql('postgres', 'ALTER TABLE lease_lock SET (vacuum_truncate = off)');
+
 $node->safe_psql('postgres', q{
 	-- An hour passes.
 	CREATE FUNCTION pass(hours int) RETURNS text LANGUAGE sql AS $$
