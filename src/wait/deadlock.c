@@ -108,10 +108,18 @@ typedef struct SeenEntry
 								 * NULL: not yet made */
 } SeenEntry;
 
+/* The waiters under an owner's name, by the hash of the name. */
+typedef struct NamedWaiters
+{
+	uint64		hash;
+	List	   *entries;		/* one of each waiter */
+} NamedWaiters;
+
 typedef struct Search
 {
 	LeaseStore *store;
 	HTAB	   *named;			/* the nodes of processes and owners */
+	HTAB	   *by_owner;		/* NamedWaiters; NULL: not yet made */
 	SeenEntry  *entries;			/* sorted by line and turn */
 	int			nentries;
 	List	   *nodes;			/* the graph; first our own process. In the end, the members of
@@ -411,13 +419,58 @@ describe_process(Search *search, WaitNode *node)
 		add_line(search, nlines == 1 ? any : add_part(search, any, 0), lfirst(cell));
 }
 
+static NamedWaiters *
+find_named(Search *search, const char *owner, int length, HASHACTION action)
+{
+	uint64		hash = hash_bytes_extended((const unsigned char *) owner, length,
+										   wait_queue->seed);
+	bool		found;
+	NamedWaiters *named = hash_search(search->by_owner, &hash, action, &found);
+
+	if (named != NULL && !found)
+		named->entries = NIL;
+	return named;
+}
+
+/* Sort the waiters by owner, so that an owner is not compared with all of them. */
+static void
+sort_by_owner(Search *search)
+{
+	HASHCTL		table = {.keysize = sizeof(uint64), .entrysize = sizeof(NamedWaiters),
+						 .hcxt = CurrentMemoryContext};
+
+	search->by_owner = hash_create("waiters by owner", 128, &table,
+								   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	for (SeenEntry *entry = search->entries; entry < search->entries + search->nentries; entry++)
+	{
+		const WaiterInfo *info = &entry->process->waiter->info;
+		NamedWaiters *named;
+
+		if (entry->line != 0)
+			continue;
+		named = find_named(search, info->owner, info->owner_length, HASH_ENTER);
+		named->entries = lappend(named->entries, entry);
+	}
+}
+
 /* An owner is stuck if a waiter that acts for it is. */
 static void
 describe_owner(Search *search, WaitNode *node)
 {
-	for (SeenEntry *entry = search->entries; entry < search->entries + search->nentries; entry++)
-		if (entry->line == 0 && acts_for(entry->process->waiter, node->lease))
+	const text *owner = node->lease->owner;
+	const NamedWaiters *named;
+	ListCell   *cell;
+
+	if (search->by_owner == NULL)
+		sort_by_owner(search);
+	named = find_named(search, VARDATA_ANY(owner), VARSIZE_ANY_EXHDR(owner), HASH_FIND);
+	foreach(cell, named != NULL ? named->entries : NIL)
+	{
+		const SeenEntry *entry = lfirst(cell);
+
+		if (acts_for(entry->process->waiter, node->lease))
 			add_edge(search, node, EDGE_PART, entry->process, 0);
+	}
 }
 
 /* --- Nodes in a deadlock -------------------------------------------------- */
