@@ -67,7 +67,7 @@ create_state(void *memory, int tranche)
 	pg_atomic_init_u32(&state->batch_xid, InvalidTransactionId);
 }
 
-static const SharedPart state_part = {"lease_lock purge 2", state_size, create_state,
+static const SharedPart state_part = {"lease_lock purge 3", state_size, create_state,
 									  (void **) &purge_state};
 
 void
@@ -250,6 +250,7 @@ purge_batch(Visit *visit)
 
 	nblocks = RelationGetNumberOfBlocks(store->table);
 	purged = purge_blocks(store, visit, nblocks);
+	visit->purged += purged;
 	if (visit->next_block < nblocks)
 		visit->result = VISIT_UNFINISHED;
 	else

@@ -30,6 +30,9 @@ typedef struct Visit
 	Oid			database;
 	BlockNumber next_block;		/* where the purge begins, and then where it goes on the next
 								 * time */
+	int64		purged;			/* rows that were removed before that block */
+	int64		cost;			/* processor time of that, in microseconds */
+	MonotonicTime purge_from;	/* it does not begin with the first block before this time */
 	TimestampTz told_until;		/* notices of leases that expired up to this time were sent */
 	TimestampTz tell_until;		/* send those of leases that expired up to this time */
 	VisitResult result;

@@ -88,6 +88,12 @@ clock_monotonic(void)
 	return (MonotonicTime) {read_clock(CLOCK_MONOTONIC)};
 }
 
+int64
+clock_used(void)
+{
+	return read_clock(CLOCK_PROCESS_CPUTIME_ID);
+}
+
 static bool
 is_jitter(int64 difference)
 {

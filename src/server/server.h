@@ -21,6 +21,7 @@ extern TimestampTz clock_wall_time(TimestampTz lease_time); /* what the wall clo
 extern int64 clock_difference(void);	/* how far the wall clock is ahead of lease time, in
 										 * microseconds */
 extern void clock_report_step(void);	/* to the log, once for each step */
+extern int64 clock_used(void);	/* processor time of this process, in microseconds */
 
 /* sessions.c: numbers of sessions, for leases that end with their session */
 extern void sessions_init(void);
