@@ -91,9 +91,6 @@ end_without_watchdog(void)
 	int			status;
 	bool		any;
 
-	if (watchdog != 0)
-		lease_error("the process that watches the time has ended: ending the command");
-	watchdog = 0;
 	was_ended = true;
 	any = descendants_kill(first_has_ended ? 0 : command, !options->allow_daemons);
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
@@ -105,6 +102,10 @@ end_without_watchdog(void)
 		}
 	}
 	all_have_ended = !any && (pid < 0 || options->allow_daemons);
+	/* Only now: who reads the messages may keep us waiting. */
+	if (watchdog != 0)
+		lease_error("the process that watches the time has ended: ending the command");
+	watchdog = 0;
 }
 
 static void

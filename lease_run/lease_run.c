@@ -76,10 +76,11 @@ keep_until_end(Lease *lease)
 			command_set_times(&times);
 		else if (outcome == REFUSED)
 		{
-			lease_error("lost: it was broken or taken over; ending the command");
 			times.signal_at = clock_now();
 			times.kill_at = Min(times.kill_at, times.signal_at + lease->options->kill_after);
 			command_end(&times);
+			/* Only now: who reads the messages may keep us waiting. */
+			lease_error("lost: it was broken or taken over; ending the command");
 			return outcome;
 		}
 	}

@@ -4,6 +4,7 @@ use strict;
 use warnings;
 
 use FindBin;
+use IO::Handle;
 use lib $FindBin::RealBin;
 
 use LeaseRunTest;
@@ -68,6 +69,27 @@ is_run(finish_run($run), 75, qr/^$/, qr/lease on "job": the process that watches
 	'without a watch, the command is ended');
 ok(all_end(@pids), 'with its process group');
 is(held($node, 'job'), 0, 'and the lease is released');
+
+# The same when nobody reads the messages of lease_run, which has to wait for that.
+{
+	pipe(my $unread, my $messages) or die "pipe: $!";
+	$messages->blocking(0);
+	1 while syswrite($messages, 'x' x 4096);
+	$messages->blocking(1);
+	my $pid = fork // die "fork: $!";
+	if ($pid == 0)
+	{
+		open(STDERR, '>&', $messages) or die "dup: $!";
+		exec('lease_run', '-d', $node->connstr('postgres'), 'job', family('unread')) or die "exec: $!";
+	}
+	close $messages;
+	@pids = pids('unread');
+	kill('KILL', children($pid));
+	ok(all_end(@pids), 'it is ended before that is told');
+	close $unread;
+	waitpid($pid, 0);
+	$node->safe_psql('postgres', q{SELECT lease_break('job')});
+}
 
 # Both at once: the first process of the command.
 SKIP:
