@@ -84,6 +84,15 @@ def test_a_release_without_an_answer_is_unknown_and_goes_on(program, server, pro
     wait_until(lambda: not server.is_held("silent"))
 
 
+def test_a_release_that_the_end_of_the_lease_overtakes_is_a_loss(program, server, proxy):
+    """Less than what a release may take."""
+    program.open(server.dsn(proxy.port))
+    program.hold("overtaken", ttl=4, stop_before=0.1)
+    proxy.silence()
+    lost = program.error("end", lease="overtaken")
+    assert (lost.name, lost.reason) == ("LeaseLost", "expired")
+
+
 def test_the_end_of_a_lease_that_is_lost_does_not_wait(program, server, proxy, slow):
     """It is over by itself."""
     program.open(server.dsn(proxy.port))

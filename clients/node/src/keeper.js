@@ -318,10 +318,10 @@ export class Kept {
     this.#hooks('lost', this, loss)
   }
 
-  // The server says after a release that it was not held.
-  wasLost() {
+  // The server says after a release that it was not held; or it was over before the release was answered.
+  wasLost(reason) {
     this.held = true
-    this.lose('broken')
+    this.lose(reason)
   }
 }
 

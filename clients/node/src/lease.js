@@ -89,8 +89,9 @@ export class Lease {
     if (!held || ending === null) return false
     const unknown = () => new OutcomeUnknown('the release', this.resource)
     const result = await within(ending.done, PATIENCE, unknown).catch((error) => error)
-    if (result === false) kept.wasLost()
-    return result
+    if (result === false) kept.wasLost('broken')
+    if (result === 'over') kept.wasLost('expired')
+    return result === 'over' ? false : result
   }
 
   // The end of a block: an error if the lease was lost, but not if it is released late.
