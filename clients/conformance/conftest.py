@@ -62,8 +62,8 @@ def start_program(client):
     """Start the client's program, more than once if need be, for this test alone."""
     started = []
 
-    def start(**env):
-        started.append(Program(PROGRAMS.get(client, [client]), {**MISLEADING, **env}))
+    def start(stderr=None, **env):
+        started.append(Program(PROGRAMS.get(client, [client]), {**MISLEADING, **env}, stderr))
         return started[-1]
 
     yield start

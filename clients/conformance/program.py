@@ -60,9 +60,9 @@ class Command:
 class Program:
     """A running program. Called with a command, it returns the answer; start() returns at once."""
 
-    def __init__(self, command, env):
-        self.process = subprocess.Popen(
-            [*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
+    def __init__(self, command, env, stderr=None):
+        self.process = subprocess.Popen([*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+                                        text=True, env={**os.environ, **env})
         self.numbers, self.commands = itertools.count(1), {}
         self.opened = set()     # clients
         self.events = queue.Queue()

@@ -4,6 +4,7 @@ LEASES_ROUNDS leases are tried with a silent network, all at the same time, with
 with a ttl of 6 s.
 """
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -27,8 +28,8 @@ def next_lost(program):
 @pytest.fixture
 def start_holder(client, request):
     """The client's program, which holds leases, each with a keeper of its own. With `own` it is started for this test."""
-    def start(dsn, ttl, *resources, own=False, **env):
-        program = request.getfixturevalue("start_program")(**env) if own or env else request.getfixturevalue("program")
+    def start(dsn, ttl, *resources, own=False, stderr=None, **env):
+        program = request.getfixturevalue("start_program")(stderr, **env) if own or env else request.getfixturevalue("program")
         for resource in resources:
             program.open(dsn, client=resource)
             program.hold(resource, client=resource, ttl=ttl, wait=LONG)
@@ -101,6 +102,34 @@ def test_a_short_silence_is_survived(server, proxy, slow, start_holder):
     server.wait_for_renewal("short")
     assert holder.events.empty()
     assert holder("release", lease="short") is True
+
+
+def test_a_slow_network_is_survived(server, proxy, slow, start_holder):
+    """To connect takes longer than an answer may take, and there is time for both."""
+    slow = min(slow, 2)     # no longer than what to connect may take in any case
+    holder = start_holder(server.dsn(proxy.port), 9 * slow, "slow")
+    proxy.delay = {"request": 0.3 * slow, "answer": 0.3 * slow}
+    proxy.cut()
+    server.wait_for_renewal("slow")
+    assert holder.events.empty()
+    proxy.delay = {"request": 0, "answer": 0}
+    assert holder("release", lease="slow") is True
+
+
+def test_lost_before_granted_although_nobody_reads_the_log(client, server, proxy, slow, start_holder):
+    """A log that is full keeps those waiting who write to it."""
+    if client == "node":
+        pytest.skip("all of Node.js waits for that, the holder included")
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writes, bytes(4096))
+    os.set_blocking(writes, True)
+    holder = start_holder(server.dsn(proxy.port), 6 * slow, "log", own=True, stderr=writes)
+    lost_before_granted(server, proxy, ["log"], lambda: next_lost(holder))
+    os.close(reads)     # else nobody could end it
+    os.close(writes)
 
 
 def test_a_killed_holder_keeps_the_lease_until_its_time_is_over(server, slow, start_holder):

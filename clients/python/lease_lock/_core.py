@@ -477,6 +477,7 @@ _running: set[Core] = set()
 
 
 def _fork() -> None:
+    log.begin()
     _running.clear()
     for core in list(_cores):
         core._in_child()
@@ -491,6 +492,7 @@ def _exit() -> None:
     until = now() + PATIENCE + 1
     for outcome in outcomes:
         outcome.wait_until(until)
+    log.wait_until(now() + 1)
 
 
 os.register_at_fork(after_in_child=_fork)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ._errors import BROKEN, CLOSED, EXPIRED, NOT_AGAIN, RELEASED, TAKEN_OVER, UNKNOWN, LeaseLost, OutcomeUnknown, sort
 from ._link import Answer, Link
-from ._loop import Alarm, First, log, now
+from ._loop import Alarm, First, log, now, start_thread
 from ._outcome import Outcome
 from ._request import GIVE_BACK, PATIENCE, RELEASE, RENEW, Request, settings
 
@@ -152,9 +152,10 @@ class Keeper:
     def orphan(self, record: Record) -> None:
         """Nobody refers to the lease any longer."""
         if record.fate is None:
-            warnings.warn(f'lease on "{record.resource}" was not released', ResourceWarning, stacklevel=2)
             self._lose(record, RELEASED)
             self._end(record, None, False)
+            # It may be made an error, and it is written to a file that nobody reads.
+            start_thread(warnings.warn, f'lease on "{record.resource}" was not released', ResourceWarning, 2)
 
     # Ends
 

@@ -11,12 +11,11 @@ import heapq
 import itertools
 import logging
 import math
+import sys
 import threading
 import time
 from queue import Empty, SimpleQueue
 from typing import Any, Callable
-
-log = logging.getLogger("lease_lock")
 
 # Python's waits do not count the time of a suspend: look at the clock at least this often.
 TICK = 1.0
@@ -26,6 +25,57 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 def now() -> float:
     return time.clock_gettime(_CLOCK)
+
+
+class Log:
+    """Lines of the loop, written by a thread of its own: a log that nobody reads must not keep it from telling of a loss."""
+
+    MOST = 1000     # more are not kept
+
+    def __init__(self) -> None:
+        self._logger = logging.getLogger("lease_lock")
+        self.begin()
+
+    def begin(self) -> None:
+        self._lines: SimpleQueue[tuple[tuple[Any, ...], dict[str, Any]]] = SimpleQueue()
+        self._writes = threading.Lock()
+
+    def warning(self, *args: Any) -> None:
+        self._put(logging.WARNING, *args)
+
+    def error(self, *args: Any) -> None:
+        self._put(logging.ERROR, *args)
+
+    def exception(self, *args: Any) -> None:
+        self._put(logging.ERROR, *args, exc_info=sys.exc_info())
+
+    def _put(self, *args: Any, **more: Any) -> None:
+        if self._lines.qsize() < self.MOST:
+            self._lines.put((args, more))
+        if not self._writes.locked():
+            try:
+                _thread.start_new_thread(self._write, ())
+            except RuntimeError:
+                self._write()       # no thread can be started: the interpreter ends
+
+    def _write(self) -> None:
+        while not self._lines.empty() and self._writes.acquire(blocking=False):
+            try:
+                while True:
+                    args, more = self._lines.get_nowait()
+                    self._logger.log(*args, **more)
+            except Empty:
+                pass
+            finally:
+                self._writes.release()
+
+    def wait_until(self, until: float) -> None:
+        """Until the lines are written, at most."""
+        while (self._writes.locked() or not self._lines.empty()) and now() < until:
+            time.sleep(0.01)
+
+
+log = Log()
 
 
 class First:

@@ -87,6 +87,13 @@ def test_a_lease_that_nobody_refers_to_is_released_with_a_warning(server):
                    == ['lease on "dropped" was not released'])
 
 
+def test_a_lease_that_nobody_refers_to_is_released_although_warnings_are_errors(server):
+    with Leases(server.dsn()) as leases, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        leases.hold("dropped", ttl=600)
+        wait_until(lambda: not server.is_held("dropped"))
+
+
 def test_leases_that_nobody_closed_close_with_a_warning(server):
     leases = Leases(server.dsn(application_name="unclosed"))
     leases.hold("x").release()

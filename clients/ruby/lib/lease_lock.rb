@@ -68,7 +68,7 @@ module LeaseLock
   end
 end
 
-%w[version errors forks loop outcome source link statements keeper core lease transaction leases].each do |file|
+%w[version errors forks log loop outcome source link statements keeper core lease transaction leases].each do |file|
   require_relative "lease_lock/#{file}"
 end
 require_relative "lease_lock/railtie" if defined?(Rails::Railtie)

@@ -49,8 +49,8 @@ module LeaseLock
     attr_reader :source, :loop, :keeper, :logger, :owner
 
     def initialize(source, logger)
-      @source, @logger = source, logger
-      @loop = Loop.new(logger)
+      @source, @logger = source, Log.new(logger)
+      @loop = Loop.new(@logger)
       @owner = Request.new_owner # of leases that are counted
       @pid = Process.pid
       @calls, @idle, @busy, @backlog, @spare, @closing = [], [], [], [], [], []
