@@ -26,9 +26,13 @@ def test_a_commit_without_an_answer_is_unknown(program, server, proxy, make_prox
     assert program("release", lease="c") is True
 
 
-def test_a_commit_whose_synchronous_wait_was_cancelled_is_unknown(program, server, table, missing_standby):
-    """It is done here, and a failover may undo it."""
-    program.open(server.dsn(application_name="outcome"))
+@pytest.mark.parametrize("level", ["notice", "error"])
+def test_a_commit_whose_synchronous_wait_was_cancelled_is_unknown(program, server, make_role, table, missing_standby, level):
+    """It is done here, and a failover may undo it. A role may hide the warning that says so."""
+    role = make_role()
+    role.alter(f"SET client_min_messages = {level}")
+    server.sql("GRANT ALL ON entry TO app")
+    program.open(f"{role.dsn} application_name=outcome")
     program.hold("s", ttl=600)
     command = program.start("transaction", lease="s", statements=["INSERT INTO entry VALUES (1)"], pause=True)
     program.event("paused", id=command.id)

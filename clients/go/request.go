@@ -52,8 +52,12 @@ CROSS JOIN LATERAL {schema}.lease_request(l.resource, '1 min', l.owner, mode => 
 	permits => {permits}::int4, if_own => 'renew', min_hold => '0') AS g
 WHERE g.granted`
 
-// In a transaction of the user's, whose settings stay as they are.
-const assertText = `SELECT {schema}.lease_assert({resource}, {owner}), pg_catalog.set_config('lease_lock.owner', {owner}, true)`
+// In a transaction of the user's, whose settings stay as they are, but for one that
+// would hide the warning of a COMMIT whose wait for a synchronous standby is
+// cancelled.
+const assertText = `SELECT {schema}.lease_assert({resource}, {owner}), pg_catalog.set_config('lease_lock.owner', {owner}, true),
+	CASE WHEN pg_catalog.current_setting('client_min_messages') OPERATOR(pg_catalog.=) 'error'
+		THEN pg_catalog.set_config('client_min_messages', 'warning', true) END`
 
 // settings end with the transaction. The times are limits, forever for none.
 func settings(conn *pgx.Conn, timeout, lockTimeout time.Duration) string {

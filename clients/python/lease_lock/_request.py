@@ -84,8 +84,12 @@ CROSS JOIN LATERAL {schema}.lease_request(l.resource, '1 min', l.owner, mode => 
     if_own => 'renew', min_hold => '0') AS g
 WHERE g.granted"""
 
-# In a transaction of the user's, whose settings stay as they are.
-ASSERT = "SELECT {schema}.lease_assert(%s, %s), pg_catalog.set_config('lease_lock.owner', %s, true)"
+# In a transaction of the user's, whose settings stay as they are, but for one that would hide the warning of a COMMIT
+# whose wait for a synchronous standby is cancelled.
+ASSERT = """\
+SELECT {schema}.lease_assert(%s, %s), pg_catalog.set_config('lease_lock.owner', %s, true),
+    CASE WHEN pg_catalog.current_setting('client_min_messages') OPERATOR(pg_catalog.=) 'error'
+        THEN pg_catalog.set_config('client_min_messages', 'warning', true) END"""
 
 
 def settings(version: int, timeout: float, lock_timeout: float = 0) -> str:

@@ -54,9 +54,12 @@ module LeaseLock
       WHERE g.granted
     SQL
 
-    # In a transaction of the user's, whose settings stay as they are.
+    # In a transaction of the user's, whose settings stay as they are, but for one that would hide the warning of a
+    # COMMIT whose wait for a synchronous standby is cancelled.
     ASSERT = "SELECT %<schema>s.lease_assert(%<resource>s, %<owner>s), " \
-             "pg_catalog.set_config('lease_lock.owner', %<owner>s, true)"
+             "pg_catalog.set_config('lease_lock.owner', %<owner>s, true), " \
+             "CASE WHEN pg_catalog.current_setting('client_min_messages') OPERATOR(pg_catalog.=) 'error' " \
+             "THEN pg_catalog.set_config('client_min_messages', 'warning', true) END"
 
     module_function
 
