@@ -140,9 +140,10 @@ def test_contended_says_that_somebody_waits(program, server, slow):
     waiting.answer()
 
 
-def test_elect_runs_while_leader_and_stands_again(program, server, slow):
+@pytest.mark.parametrize("fails", [False, True], ids=["heeds the loss", "fails by the loss"])
+def test_elect_runs_while_leader_and_stands_again(program, server, slow, fails):
     program.open(server.dsn())
-    election = program.start("elect", client="a", resource="leader", options={"ttl": 3 * slow})
+    election = program.start("elect", client="a", resource="leader", options={"ttl": 3 * slow}, fail=fails)
     first = program.event("elected", id=election.id)
     server.sql("SELECT lease_break('leader')")
     second = program.event("elected", id=election.id)

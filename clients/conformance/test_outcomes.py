@@ -1,5 +1,7 @@
 """An unknown outcome is not reported as a known one."""
 
+import os
+
 import pytest
 
 from servers import LONG, wait_until
@@ -100,6 +102,21 @@ def test_a_request_with_an_owner_that_others_use_is_unknown(program, server, pro
     assert program.error("hold", client="a", lease="o", resource="o", options={"owner": "shared", "ttl": 600}).name \
         == "OutcomeUnknown"
     assert server.is_held("o")
+
+
+def test_an_idle_connection_that_the_server_has_closed_leaves_nothing_unknown(program, server, make_role):
+    """The request was not sent."""
+    role = make_role()
+    program.open(role.dsn)
+    for name in "xy":       # one connection for the keeper, and one for the next try
+        program.hold(name)
+    for name in "xy":
+        program("release", lease=name)
+    processes = [f"/proc/{pid}" for pid, in server.sql("SELECT pid FROM pg_stat_activity WHERE usename = 'app'")]
+    role.end_sessions()
+    wait_until(lambda: not any(os.path.exists(process) for process in processes))
+    program.hold("o", owner="shared")
+    assert program("release", lease="o") is True
 
 
 def test_errors_say_who_ended_a_connection(program, server, proxy):

@@ -110,12 +110,11 @@ func (c *call) await(ctx context.Context) (lease *Lease, done bool, err error) {
 // ask asks once; the wait at the server ends at until. done is false if it is to be
 // asked again.
 func (c *call) ask(ctx context.Context, used *link, until moment) (lease *Lease, done bool, err error) {
-	bounded, cancel := ctx, context.CancelFunc(func() {})
+	limit := forever
 	if until != never {
-		bounded, cancel = context.WithTimeout(ctx, until.left()+patience)
+		limit = until.left() + patience
 	}
-	defer cancel()
-	result := used.run(bounded, func(schema string, conn *pgx.Conn) string {
+	result := used.run(ctx, shorter(patience, c.limit.left()), limit, func(schema string, conn *pgx.Conn) string {
 		return c.request.statement(schema, conn, until, c.unanswered)
 	})
 	if result.err != nil {

@@ -52,6 +52,7 @@ type keeper struct {
 	wake    chan struct{}
 	stop    bool // when nothing is left to end
 	running bool
+	adopted bool          // it has looked for an idle connection
 	stopped chan struct{} // closed when it has ended
 }
 
@@ -73,7 +74,7 @@ func (k *keeper) rouse() {
 
 func (k *keeper) run() {
 	defer close(k.stopped)
-	defer k.link.close()
+	defer func() { k.link.close() }()
 	for {
 		work, next := k.next()
 		switch {
@@ -162,11 +163,21 @@ func (k *keeper) dropOver() {
 	}
 }
 
-// ask runs a statement, bounded by limit.
+// ask runs a statement, bounded by limit. To connect may take half of the time that
+// is left: a connection that took long must not be thrown away unused.
 func (k *keeper) ask(limit, lockTimeout time.Duration, text string, claims []claim, more map[string]string) answer {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	return k.link.run(ctx, func(schema string, conn *pgx.Conn) string {
+	connecting := patience
+	k.leases.mutex.Lock()
+	for lease := range k.held {
+		if lease.renews {
+			connecting = shorter(connecting, lease.deadline.left()/2)
+		}
+	}
+	k.leases.mutex.Unlock()
+	if !k.adopted {
+		k.adopt()
+	}
+	return k.link.run(context.Background(), longer(connecting, limit), limit, func(schema string, conn *pgx.Conn) string {
 		values := columns(claims)
 		for name, value := range more {
 			values[name] = value
@@ -174,6 +185,19 @@ func (k *keeper) ask(limit, lockTimeout time.Duration, text string, claims []cla
 		values["schema"] = schema
 		return settings(conn, limit, lockTimeout) + fill(text, values)
 	})
+}
+
+// adopt takes an idle connection, if there is one, so that the first renewal does
+// not fail for want of another one.
+func (k *keeper) adopt() {
+	k.adopted = true
+	for _, kept := range []*links{k.leases.tries, k.leases.waits} {
+		select {
+		case k.link = <-kept.idle:
+			return
+		default:
+		}
+	}
 }
 
 // Renewals

@@ -148,10 +148,11 @@ func (l *Leases) Elect(ctx context.Context, resource string, ttl time.Duration,
 		lease, err := l.Acquire(ctx, resource, ttl, append(options, Wait(ttl))...)
 		if err == nil {
 			err = lease.use(ctx, run, false)
-			if lost := (*LeaseLost)(nil); ctx.Err() != nil || !errors.As(err, &lost) || lost.resource != resource || lost.Reason == Released {
+			var lost *LeaseLost
+			if ctx.Err() != nil || !errors.As(lease.Err(), &lost) || lost.Reason == Released {
 				return err
 			}
-			l.log("%v", err)
+			l.log("leader no more: %v (it returned: %v)", lost, err)
 			continue
 		}
 		if taken := (*LeaseTaken)(nil); errors.As(err, &taken) {

@@ -213,10 +213,15 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 
 func TestMistakesAreErrorsAtOnce(t *testing.T) {
 	leases, _ := open(t, Options{})
-	for _, option := range []Option{StopBefore(long), StopBefore(-1), Payload(func() {})} {
-		if _, err := leases.Acquire(context.Background(), "x", long, option, WaitForever()); err == nil {
+	for _, option := range []Option{StopBefore(long), StopBefore(-1), Payload(func() {}), Owner("zero\x00byte"), Wait(-1)} {
+		if _, err := leases.Acquire(context.Background(), "x", long, WaitForever(), option); err == nil {
 			t.Error("no error")
 		}
+	}
+	// It would end the statement, and with it that of releases that are sent together with it.
+	var mistake *usageError
+	if _, err := leases.Acquire(context.Background(), "zero\x00byte", long); !errors.As(err, &mistake) {
+		t.Errorf("%v", err)
 	}
 	if _, err := leases.Acquire(context.Background(), "x", 0); err == nil {
 		t.Error("no error")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgconn"
 	"github.com/jackc/pgx/v4"
@@ -25,29 +26,45 @@ type link struct {
 	unsafe bool
 }
 
-// run connects if need be, and runs statements in one message. text is called
-// just before they are sent.
-func (l *link) run(ctx context.Context, text func(schema string, conn *pgx.Conn) string) (result answer) {
+// run connects if need be, within a limit, and runs statements in one message,
+// within another one. text is called just before they are sent.
+func (l *link) run(ctx context.Context, connecting, limit time.Duration, text func(schema string, conn *pgx.Conn) string) (result answer) {
 	defer func() {
 		if l.conn != nil && l.conn.IsClosed() {
 			l.close()
 		}
 	}()
-	if l.conn == nil {
-		if l.conn, result.err = l.leases.source.connect(ctx, l.notice); result.err != nil {
-			return result
-		}
-	}
 	var schema string
-	if schema, result.err = l.leases.findSchema(ctx, l.conn); result.err != nil {
+	if schema, result.err = l.ready(ctx, connecting); result.err != nil {
 		return result
 	}
 	statement := text(schema, l.conn)
 	l.unsafe = false
+	if limit != forever {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
 	result.sent = now()
 	result.rows, result.err = execute(ctx, l.conn, statement)
 	result.unsafe = l.unsafe
 	return result
+}
+
+// ready connects unless there is a connection that can be used.
+func (l *link) ready(ctx context.Context, limit time.Duration) (schema string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if l.conn != nil && !isQuiet(l.conn) {
+		l.close()
+	}
+	if l.conn == nil {
+		if l.conn, err = l.leases.source.connect(ctx, l.notice); err != nil {
+			return "", err
+		}
+		keepAlive(l.conn)
+	}
+	return l.leases.findSchema(ctx, l.conn)
 }
 
 // notice knows a warning by the function that raised it, since its text is translated.

@@ -155,6 +155,14 @@ func (l *Leases) newRequest(resource string, ttl time.Duration, options []Option
 	if ttl <= 0 {
 		return nil, &usageError{fmt.Sprintf("ttl must be more than zero, not %v", ttl)}
 	}
+	if r.wait < 0 {
+		return nil, &usageError{fmt.Sprintf("Wait must not be negative, but %v is", r.wait)}
+	}
+	for _, text := range []string{resource, r.owner, r.ifOwn, r.values["mode"]} {
+		if strings.IndexByte(text, 0) >= 0 {
+			return nil, &usageError{fmt.Sprintf("%q has a zero byte", text)} // it would end the statement
+		}
+	}
 	if r.stopBefore < 0 || r.stopBefore >= ttl {
 		return nil, &usageError{"StopBefore must be less than the ttl"}
 	}

@@ -116,10 +116,11 @@ const commands = {
     return rows
   }, { signal }),
 
-  elect: ({ id, client, resource, options: given }, { signal, gate }) =>
+  elect: ({ id, client, resource, options: given, fail }, { signal, gate }) =>
     clients.get(client).elect(resource, { ...options(given), signal }, async (lease, lost) => {
       write({ event: 'elected', id, token: lease.token })
       await Promise.race([gate, aborted(lost), aborted(signal)])
+      if (fail && lost.aborted) throw new Failed()
     }).then(() => null),
 
   once: ({ client, resource, period, options: given, fail }, { signal }) =>

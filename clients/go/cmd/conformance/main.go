@@ -330,6 +330,9 @@ func (p *program) elect(ctx context.Context, c *command) error {
 		case <-p.gate(c.ID):
 			return nil
 		case <-ctx.Done():
+			if c.Fail {
+				return errFailed
+			}
 			return ctx.Err()
 		}
 	}, options...)
