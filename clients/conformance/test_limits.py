@@ -1,5 +1,6 @@
 """Every call has an end, and a wait is the limit for everything, outages included."""
 
+import pathlib
 import time
 
 import pytest
@@ -66,6 +67,64 @@ def test_wait_is_the_limit_while_the_server_is_away(program, server, make_proxy)
     time.sleep(0.5)
     make_proxy(at=port)
     coming.answer()
+
+
+def test_a_wait_without_limit_goes_on_behind_a_network_that_was_silent(program, server, proxy):
+    """What connects again while nothing comes through does not wait for that for ever."""
+    server.sql("SELECT lease_acquire('w', '1 hour', 'other')")
+    program.open(server.dsn(proxy.port))
+    waiting = program.start_hold("w", wait=None)
+    wait_until(lambda: server.waiters("w") == 1)
+    before = len(proxy.sockets)
+    proxy.silence()
+    proxy.cut()
+    wait_until(lambda: len(proxy.sockets) > before)
+    proxy.silence(False)
+    server.sql("SELECT lease_release('w', 'other')")
+    waiting.answer(limit=SHORT)
+
+
+def test_a_wait_without_limit_notices_that_its_server_is_gone(program, server, proxy):
+    """The system asks a peer that is silent, soon."""
+    tcp = pathlib.Path("/proc/net/tcp")
+    if not tcp.exists():
+        pytest.skip("only on Linux")
+    server.sql("SELECT lease_acquire('w', '1 hour', 'other')")
+    program.open(server.dsn(proxy.port))
+    program.start_hold("w", wait=None)
+    wait_until(lambda: server.waiters("w") == 1)
+
+    def timers():
+        """Of connections to the proxy: kind (2: asks when nothing comes), and hundredths of a second."""
+        lines = [line.split() for line in tcp.read_text().splitlines()[1:]]
+        return [(int(line[5][:2]), int(line[5][3:], 16)) for line in lines
+                if line[2] == f"0100007F:{proxy.port:04X}" and line[3] == "01"]
+    wait_until(lambda: timers() and all(kind == 2 for kind, _ in timers()))
+    assert all(left < 1500 for _, left in timers())
+
+
+def test_an_interrupted_statement_ends_behind_a_silent_network(program, server, proxy):
+    """Whatever the driver does to cancel it."""
+    program.open(server.dsn(proxy.port))
+    program.hold("t", ttl=20 * LONG)
+    command = program.start("transaction", lease="t", statements=[f"SELECT pg_sleep({LONG})"])
+    wait_until(lambda: server.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
+    proxy.silence()
+    try:
+        program("interrupt", of=command.id)
+        assert command.error(limit=SHORT).name == "Interrupted"
+    finally:
+        server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+
+
+def test_a_server_without_room_for_another_connection_is_no_loss(program, server, make_role, slow):
+    """What was granted the lease can renew it."""
+    role = make_role("CONNECTION LIMIT 1")
+    program.open(role.dsn)
+    program.hold("one", ttl=6 * slow)
+    server.wait_for_renewal("one")
+    program("check", lease="one")
+    assert program("release", lease="one") is True
 
 
 @pytest.mark.parametrize("how", ["pg_cancel_backend", "pg_terminate_backend"])

@@ -218,7 +218,7 @@ export class Links {
     if (this.busy < this.#max && this.#queue.length === 0) this.#opening++
     else if (!(await this.#turn(turn, signal))) return undefined
     try {
-      const link = this.#fresh() ?? (await this.#factory.open(limit, signal))
+      const link = this.fresh() ?? (await this.#factory.open(limit, signal))
       this.#used.add(link)
       if (this.closed) link.cut()
       return link
@@ -254,7 +254,8 @@ export class Links {
     this.#queue.shift()()
   }
 
-  #fresh() {
+  // An idle one; undefined if there is none.
+  fresh() {
     for (const [link, timer] of [...this.#idle].reverse()) {
       clearTimeout(timer)
       this.#idle.delete(link)

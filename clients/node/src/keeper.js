@@ -39,6 +39,7 @@ const part = (items) => Math.max(1, Math.floor(Math.sqrt(items.length)))
 
 export class Keeper {
   #open
+  #spare
   #report
   #link = null
   #working = null
@@ -48,9 +49,11 @@ export class Keeper {
   leases = new Set()
   ends = new Set()
 
-  // `open` makes a connection within a time; `report` tells of trouble, once, until it is told that it is over.
-  constructor(open, report) {
+  // `open` makes a connection within a time; `spare` finds one that nobody uses; `report` tells of trouble, once, until it
+  // is told that it is over.
+  constructor(open, spare, report) {
     this.#open = open
+    this.#spare = spare
     this.#report = report
   }
 
@@ -58,7 +61,10 @@ export class Keeper {
     return [...this.ends].filter((ending) => !ending.settled)
   }
 
+  // It takes the connection that it was granted on, unless there is one: the first renewal must not fail for want of
+  // another.
   add(lease) {
+    if (this.#working === null) this.#link ??= this.#spare()
     this.leases.add(lease)
     this.#look()
   }

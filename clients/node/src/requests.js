@@ -40,6 +40,11 @@ export class Requests {
     return this.#waits.busy
   }
 
+  // A connection that nobody uses.
+  spare() {
+    return this.#tries.fresh() ?? this.#waits.fresh() ?? null
+  }
+
   // Resources of requests that have not ended.
   get unfinished() {
     return [...this.#flows].map((flow) => flow.resource)

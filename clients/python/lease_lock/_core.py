@@ -417,6 +417,11 @@ class Core:
                     _running.discard(self)
                     self.loop.stop()
 
+    def spare(self) -> Optional[Link]:
+        """A connection that nobody uses."""
+        kept = self._idle or self._spare
+        return kept.pop() if kept else None
+
     def counts(self) -> dict[str, int]:
         return {"leases": len(self.keeper.records), "ending": len(self.keeper.ends), "waits": len(self._waits)}
 

@@ -120,7 +120,11 @@ class Keeper:
     # Leases
 
     def add(self, record: Record) -> None:
+        """It takes the connection that it was granted on, unless there is one: the first renewal must not fail for want
+        of another."""
         self.records.add(record)
+        if self._link is None:
+            self._link = self._core.spare()
         self._have_link().start()
         self._watch(record)
         self._next()
@@ -231,7 +235,10 @@ class Keeper:
         return self._link
 
     def _ask(self, statement: Statement, limit: float, done: Callable[[Answer], None]) -> None:
-        self._have_link().run(statement, now() + limit, lambda answer: self._answered(done, answer))
+        """To connect may take half of the time that is left: a connection that took long must not be thrown away unused."""
+        left = min([PATIENCE, *(record.remaining() / 2 for record in self.records if record.renew)])
+        self._have_link().run(statement, math.inf, lambda answer: self._answered(done, answer),
+                              connecting=max(left, limit), limit=limit)
 
     def _answered(self, done: Callable[[Answer], None], answer: Answer) -> None:
         done(answer)

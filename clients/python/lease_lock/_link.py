@@ -6,6 +6,7 @@ The thread knows nothing but its job: connect if need be, send, report. It can b
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Callable, Optional, Protocol
@@ -37,8 +38,8 @@ class Answer:
 
 
 class _Task:
-    def __init__(self, job: Job, until: float, done: Callable[[Answer], None]) -> None:
-        self.job, self.until, self.done = job, until, done
+    def __init__(self, job: Job, until: float, limit: float, done: Callable[[Answer], None]) -> None:
+        self.job, self.until, self.limit, self.done = job, until, limit, done
         self.answer = Answer([])
         self.sock: Optional[socket.socket] = None
         self.too_late = False
@@ -65,9 +66,11 @@ class Link:
         """Abandoned: its thread does not come back."""
         return self._task is None and self._inbox_closed
 
-    def run(self, job: Job, until: float, done: Callable[[Answer], None]) -> None:
-        connected = min(until, now() + PATIENCE)
-        task = self._task = _Task(job, connected, done)
+    def run(self, job: Job, until: float, done: Callable[[Answer], None], *, connecting: float = PATIENCE,
+            limit: float = math.inf) -> None:
+        """`connecting`: how long it may take to connect; `limit`: how long an answer, counted from when it was sent."""
+        connected = min(until, now() + connecting)
+        task = self._task = _Task(job, connected, limit, done)
         self._alarms = [self._loop.at(connected, lambda: self._end(task) if task.answer.sent is None else None),
                         self._loop.at(until, lambda: self._end(task))]
         self._inbox.put(task)
@@ -94,6 +97,10 @@ class Link:
         self.cut()
         self._inbox.put(None)
         self._inbox_closed = True
+
+    def _sent(self, task: _Task) -> None:
+        if task is self._task:
+            self._alarms.append(self._loop.at(now() + task.limit, lambda: self._end(task)))
 
     def _end(self, task: _Task) -> None:
         if task is not self._task:
@@ -145,6 +152,7 @@ class Link:
             schema = self._source.schema(connection)
             statement, params = task.job.statement(schema, connection.info.server_version)
             task.answer.sent = now()
+            self._loop.soon(self._sent, task)
             with cancelled_waits(connection) as cancelled:
                 rows = execute(connection, statement, params)
             task.answer.unsafe = bool(cancelled)

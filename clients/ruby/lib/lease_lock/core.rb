@@ -127,6 +127,11 @@ module LeaseLock
       @loop.stop
     end
 
+    # A connection that nobody uses.
+    def spare
+      @idle.pop || @spare.pop
+    end
+
     def counts
       { leases: @keeper.records.size, ending: @keeper.endings.size, waits: @waits.size }
     end

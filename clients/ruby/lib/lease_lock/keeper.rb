@@ -99,7 +99,9 @@ module LeaseLock
       @stopped = false
     end
 
+    # The connection that it was granted on, unless there is one: the first renewal must not fail for want of another.
     def add(record)
+      @link ||= @core.spare
       @records << record
       watch(record)
       go_on
@@ -211,11 +213,16 @@ module LeaseLock
 
     def ask(limit, job)
       @link = Link.new(@loop, @core.source) if @link.nil? || @link.unusable?
-      @link.run(LeaseLock.now + limit, job) do |answer|
+      @link.run(Float::INFINITY, job, connecting: [time_to_connect, limit].max, limit: limit) do |answer|
         yield answer
         go_on
         @core.check_end
       end
+    end
+
+    # Half of the time that is left: a connection that took long must not be thrown away unused.
+    def time_to_connect
+      [PATIENCE, *@records.select(&:renew).map { |record| record.remaining / 2 }].min
     end
 
     # Renewals

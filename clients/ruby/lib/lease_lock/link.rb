@@ -14,7 +14,7 @@ module LeaseLock
     Answer = Struct.new(:rows, :error, :sent, :unsafe)
 
     # until_time: when it must be connected.
-    Task = Struct.new(:job, :until_time, :done, :sent, :socket, :too_late)
+    Task = Struct.new(:job, :until_time, :limit, :done, :sent, :socket, :too_late)
 
     def initialize(core_loop, source)
       @loop, @source = core_loop, source
@@ -35,9 +35,10 @@ module LeaseLock
     end
 
     # job: called with schema and connection just before the statement is sent; returns its text.
-    def run(until_time, job, &done)
-      connected = [until_time, LeaseLock.now + PATIENCE].min
-      task = @task = Task.new(job, connected, done)
+    # connecting: how long it may take to connect; limit: how long an answer, counted from when it was sent.
+    def run(until_time, job, connecting: PATIENCE, limit: Float::INFINITY, &done)
+      connected = [until_time, LeaseLock.now + connecting].min
+      task = @task = Task.new(job, connected, limit, done)
       @alarms = [@loop.at(connected) { end_task(task) if task.sent.nil? }, @loop.at(until_time) { end_task(task) }]
       @inbox << task
       @thread ||= Thread.new { work }.tap { |thread| thread.report_on_exception = false }
@@ -55,6 +56,10 @@ module LeaseLock
     end
 
     private
+
+    def sent(task)
+      @alarms << @loop.at(LeaseLock.now + task.limit) { end_task(task) } if task.equal?(@task)
+    end
 
     def end_task(task)
       return unless task.equal?(@task)
@@ -104,6 +109,7 @@ module LeaseLock
         raise PG::ConnectionBad, "no connection in time" if task.too_late
         text = task.job.call(@source.schema(@connection), @connection)
         task.sent = LeaseLock.now
+        @loop.soon { sent(task) }
         unsafe = Source.wait_cancelled?(@connection) { rows = Source.execute(@connection, text) }
       rescue StandardError => e
         error = e
