@@ -98,10 +98,19 @@ module LeaseLock
 
     def roll_back(guard)
       guard.limit(LeaseLock.now + PATIENCE)
-      @connection.cancel if @connection.transaction_status == PG::PQTRANS_ACTIVE
+      cancel if @connection.transaction_status == PG::PQTRANS_ACTIVE
       @connection.async_exec("ROLLBACK")
     rescue PG::Error, IOError
       nil # the server ends it with the connection
+    end
+
+    # The driver knows no limit for it: it waits until the server has closed another connection.
+    def cancel
+      connection = @connection
+      thread = Thread.new { connection.cancel }
+      thread.join(PATIENCE)
+    ensure
+      thread&.kill
     end
   end
 
