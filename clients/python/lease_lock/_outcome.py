@@ -103,4 +103,6 @@ class Cancel:
             end()
 
     def _remove(self, end: Callable[[], Any]) -> None:
-        self._calls.remove(end)
+        """It may not have been added: the call was interrupted before."""
+        if end in self._calls:
+            self._calls.remove(end)

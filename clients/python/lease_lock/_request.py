@@ -171,6 +171,8 @@ def make_request(shared_owner: str, resource: str, ttl: Seconds, wait: Optional[
     time, before = seconds(ttl), seconds(stop_before)
     if time is None or time <= 0:
         raise ValueError(f"ttl must be more than zero, not {ttl!r}")
+    if (seconds(wait) or 0) < 0:
+        raise ValueError(f"wait must not be negative, but {wait!r} is")
     if before is not None and not 0 <= before < time:
         raise ValueError(f"stop_before must be less than the ttl, not {stop_before!r}")
     return Request(

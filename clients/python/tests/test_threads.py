@@ -31,7 +31,7 @@ def test_times_are_seconds_or_timedelta(server):
         for wrong in ({"ttl": "30"}, {"ttl": True}, {"tll": 30}, {"wait": float("nan")}):
             with pytest.raises(TypeError):
                 leases.hold("door", **wrong)
-        for wrong in ({"ttl": 0}, {"ttl": 3, "stop_before": 3}):
+        for wrong in ({"ttl": 0}, {"ttl": 3, "stop_before": 3}, {"wait": -0.1}):
             with pytest.raises(ValueError):
                 leases.hold("door", **wrong)
 
@@ -101,6 +101,15 @@ def test_leases_that_nobody_closed_close_with_a_warning(server):
         del leases
         gc.collect()
     wait_until(lambda: server.value("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'unclosed'") == 0)
+
+
+def test_an_interruption_before_the_call_has_begun_is_not_replaced(server, monkeypatch):
+    with Leases(server.dsn()) as leases:
+        def interrupted(call):
+            raise KeyboardInterrupt
+        monkeypatch.setattr(leases._core, "submit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            leases.hold("early", cancel=Cancel())
 
 
 def test_a_wait_can_be_cancelled_from_another_thread(server):

@@ -60,7 +60,7 @@ class LanguageTest < TestCase
 
   def test_wrong_arguments_are_told_at_once
     leases = open_leases
-    [{ ttl: "30" }, { ttl: 0 }, { ttl: 10, stop_before: 10 }, { tll: 3 }, { wait: "1" }, { ttl: Float::NAN }].each do |options|
+    [{ ttl: "30" }, { ttl: 0 }, { ttl: 10, stop_before: 10 }, { tll: 3 }, { wait: "1" }, { wait: -0.1 }, { ttl: Float::NAN }].each do |options|
       assert_raises(ArgumentError, options.inspect) { leases.hold("r", **options) }
     end
     assert_raises(ArgumentError) { LeaseLock::Leases.new(17) }

@@ -100,6 +100,7 @@ module LeaseLock
       raise ArgumentError, "unknown option: #{unknown.first.inspect}" unless unknown.empty?
       @resource, @ttl, @wait = resource, Request.seconds(:ttl, ttl), wait && Request.seconds(:wait, wait)
       raise ArgumentError, "ttl must be more than zero, not #{ttl.inspect}" unless @ttl.positive?
+      raise ArgumentError, "wait must not be negative, but #{wait.inspect} is" if @wait&.negative?
       @if_own = options.fetch(:if_own, :refuse).to_s
       @mode = options.fetch(:mode, :exclusive).to_s
       # Nobody else uses the owner, so the request can be repeated.
