@@ -1051,9 +1051,15 @@ COMMENT ON FUNCTION lease_assert_token(text, int8) IS
 
 /* --- Administration --------------------------------------------------------- */
 
+/*
+ * It ends only rows that it has locked: an UPDATE alone would not wait for an
+ * assertion. It locks slot 0 first, so that a grant that was open then is seen
+ * by the next statement, and none comes between.
+ */
 CREATE OR REPLACE FUNCTION lease_break(resource text, grace interval DEFAULT '0') RETURNS bool
 	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
+	slots int[];
 	free_at timestamptz;
 BEGIN
 	PERFORM _lease_check_name('resource', resource);
@@ -1063,10 +1069,11 @@ BEGIN
 			HINT = 'Give an interval of zero to 100000 years.';
 	END IF;
 	grace := _lease_check_span('grace for', resource, grace);
-	PERFORM FROM lease_lock AS l WHERE l.resource = lease_break.resource ORDER BY l.slot FOR UPDATE;
+	PERFORM FROM lease_lock AS l WHERE l.resource = lease_break.resource AND l.slot = 0 FOR UPDATE;
+	slots := ARRAY(SELECT l.slot FROM lease_lock AS l WHERE l.resource = lease_break.resource ORDER BY l.slot FOR UPDATE);
 	free_at := clock_timestamp() + grace;
 	UPDATE lease_lock AS l SET owner = NULL, hold_until = NULL, payload = NULL, expires_at = least(l.expires_at, free_at)
-	WHERE l.resource = lease_break.resource AND l.expires_at > clock_timestamp();
+	WHERE l.resource = lease_break.resource AND l.slot = ANY (slots) AND l.expires_at > clock_timestamp();
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION lease_break(text, interval) IS

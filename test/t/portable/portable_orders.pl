@@ -164,6 +164,29 @@ $ann->query_safe("SELECT lease_acquire_shared('r', '1 h', 'bob')");
 while_open("SELECT lease_acquire_shared('r', '1 h', 'carl')", "SELECT lease_transfer('r', 'bob', 'dora') > 0", 't', 'a transfer waits for an open grant');
 answers($ann, "SELECT owner FROM lease_status ORDER BY token DESC LIMIT 1", 'dora', 'and its token is higher');
 
+# A break waits for a grant, then for an assertion. Meanwhile the grant is committed, in a row that is new, and asserted.
+{
+	my ($carl, $dora) = map { open_session($node) } 1, 2;
+	my $pid;
+
+	fresh();
+	$dora->query_safe("SELECT lease_acquire_shared('r', '1 h', 'dora'); BEGIN; SELECT lease_assert('r', 'dora')");
+	$ann->query_safe("BEGIN; SELECT lease_acquire_shared('r', '1 h', 'carl')");
+	$pid = begin_query($bob, "SELECT lease_break('r')");
+	wait_until_blocked($node, $pid);
+	$ann->query_safe('COMMIT');
+	$node->poll_query_until('postgres', "SELECT pg_blocking_pids($pid) = ARRAY[" . $dora->query_safe('SELECT pg_backend_pid()') . ']');
+	answers($carl, "BEGIN; SELECT lease_assert('r', 'carl') > 0", 't', 'an assertion while a break waits for another one');
+	$dora->query_safe('COMMIT');
+	$node->poll_query_until('postgres', "SELECT pg_blocking_pids($pid) = ARRAY[" . $carl->query_safe('SELECT pg_backend_pid()') . ']')
+	  or die 'the break does not wait';
+	is($node->safe_psql('postgres', "SELECT lease_token('r', 'carl') > 0"), 't', 'is waited for as well, though the row is new');
+	$carl->query_safe('COMMIT');
+	is(finish_query($bob) =~ s/^\n|\n$//gr, 't', 'the break ends it then');
+	is($node->safe_psql('postgres', "SELECT count(*) FROM lease_status WHERE state = 'held'"), 0, 'and no lease is left');
+	$_->quit foreach $carl, $dora;
+}
+
 # --- tokens
 
 fresh();
