@@ -98,6 +98,16 @@ sub is_exclusive
 	return $row->{mode} eq 'exclusive';
 }
 
+# In the portable edition, a grant and a purge lock slot 0. So all that they have left open is behind that lock.
+sub locks_slot_0
+{
+	my ($row) = @_;
+
+	return 0 if !is_portable();
+	return $row->{after} || $row->{lock} if is_exclusive($row);
+	return $row->{after} && !$row->{renewed} && ($row->{before} == $absent || $row->{after}{state} ne 'free');
+}
+
 # I hold a lease, as it is committed, and nobody changes that.
 sub is_mine
 {
@@ -125,7 +135,7 @@ sub is_granted
 	{
 		# its own again; else alone, in a row that nobody is changing or locking
 		return $request->{reentrant} && !stops_renewal($exclusive) if $exclusive && is_mine($exclusive);
-		return 0 if grep { in_the_way($_) } @rows;
+		return 0 if grep { in_the_way($_) || locks_slot_0($_) } @rows;
 		return !$exclusive || !$exclusive->{after} && !$exclusive->{lock};
 	}
 
@@ -136,6 +146,7 @@ sub is_granted
 		return $request->{reentrant} && $mine->{mode} eq $request->{mode} && !stops_renewal($mine);
 	}
 	return 0 if grep { may_be_mine($_) } @others;
+	return 0 if grep { locks_slot_0($_) } @rows;
 	return $request->{mode} eq 'shared' || (grep { in_the_way($_) } @others) < $request->{permits};
 }
 
@@ -150,6 +161,13 @@ sub answer
 	my $held = $mine && $lease->{state} eq 'held';
 	my $lock = $row->{lock} // '';
 
+	if (is_portable() && ($call eq 'break' || $call eq 'transfer'))
+	{
+		# These lock slot 0 first, if they see it, and a break all rows.
+		return 'no' if is_exclusive($row) && $lease == $absent;
+		return 'waits' if locks_slot_0($row) || $call eq 'break' && ($row->{after} || $lock);
+	}
+	return 'no' if is_portable() && $call eq 'renew' && !$held;
 	if ($call eq 'break')
 	{
 		return 'waits' if in_the_way($row) && ($row->{after} || $lock);
@@ -189,13 +207,23 @@ sub sql
 		  . columns($_[0]) . ", '$resource', $slot, now(), pg_current_xact_id(), 10, '$mode', 1);\n";
 	};
 	my $before = $row->{before}{state} eq 'absent' ? '' : $insert->($row->{before});
-	my $open =
-		$row->{lock} ? "PERFORM FROM lease_lock WHERE $key FOR $row->{lock};\n"
+	my $locks = '';
+
+	if (is_portable())
+	{
+		$before = 'INSERT INTO lease_lock VALUES (' . "'$resource', 0, NULL, now() - interval '1 h', 1, now(), pg_current_xact_id(), 10, 'x', 0)"
+		  . " ON CONFLICT DO NOTHING;\n$before" if $slot > 0;
+		$locks = "PERFORM pg_advisory_xact_lock(_lease_key(1, '$resource'));\n" if $slot == 0 && $row->{before} == $absent && $row->{after};
+		$locks .= "PERFORM FROM lease_lock WHERE resource = '$resource' AND slot = 0 FOR UPDATE;\n" if $slot > 0 && locks_slot_0($row);
+		$locks .= "PERFORM FROM lease_lock WHERE $key FOR UPDATE;\n" if $row->{after} && !$row->{renewed};
+	}
+	my $open = $locks
+	  . ($row->{lock} ? "PERFORM FROM lease_lock WHERE $key FOR $row->{lock};\n"
 	  : !$row->{after} ? ''
 	  : $row->{before} == $absent ? $insert->($row->{after})
 	  : $row->{after} == $absent ? "DELETE FROM lease_lock WHERE $key;\n"
 	  : $row->{renewed} ? "UPDATE lease_lock SET expires_at = now() + interval '2 h' WHERE $key;\n"
-	  : "UPDATE lease_lock SET (owner, expires_at, token) = (SELECT " . columns($row->{after}) . ") WHERE $key;\n";
+	  : "UPDATE lease_lock SET (owner, expires_at, token) = (SELECT " . columns($row->{after}) . ") WHERE $key;\n");
 
 	return ($before, $open);
 }
@@ -203,6 +231,7 @@ sub sql
 # --- the test -----------------------------------------------------------------
 
 my $node = start_node('rules', "autovacuum = off\nfsync = off\nmax_locks_per_transaction = 200\n");
+$node->safe_psql('postgres', 'CREATE SEQUENCE lease_token_seq') if is_portable();
 
 $node->safe_psql('postgres', q{
 	-- Ask for a lease and undo it. A grant leaves no other lease that it excludes, and
@@ -264,6 +293,7 @@ foreach my $mode ('exclusive', 'shared', 'permit')
 		my $row = { %$state, mode => $mode };
 
 		push @cases, [$row];
+		next if is_portable() && is_exclusive($row) && $row->{before} == $absent;	# with other rows, there is one in slot 0
 		push @cases, map { [ $row, { %$_, mode => 'shared' } ] } @beside unless is_exclusive($row) && is_mine($row);
 	}
 }
@@ -316,7 +346,7 @@ my $asked = join ', ', map { "('$_->{mode}', " . ($_->{permits} // 'NULL') . ", 
 compare("SELECT c || ':' || mode || '-' || coalesce(permits::text, '') || '-' || again || '=' || ask(c::text, mode, permits, again = 1)
 	FROM generate_series(0, $#cases) AS c, (VALUES $asked) AS q (mode, permits, again)", \%expected, 'requests');
 
-# What is refused leaves no trace, in whatever state and mode: no transaction id, no WAL, no
+# What is refused leaves no trace in the extension, in whatever state and mode: no transaction id, no WAL, no
 # row that was locked or written, no lock. Once before, since reading a page may tidy it up.
 my $refused = "SELECT count(*) FILTER (WHERE granted) AS granted
 	FROM (VALUES " . join(', ', map { my ($c, $q) = split /:/; $expected{$_} eq 'no' ? "($c, '$q')" : () } sort keys %expected) . ") AS refused (c, q)
@@ -328,7 +358,7 @@ $node->safe_psql('postgres', q{
 	$$});
 $node->safe_psql('postgres', "$refused; SELECT rows()");
 $node->safe_psql('postgres', $_) foreach 'VACUUM pg_catalog.pg_proc', 'CHECKPOINT';
-is($node->safe_psql('postgres', qq{
+is_portable() or is($node->safe_psql('postgres', qq{
 	SELECT rows() AS rows, pg_current_wal_insert_lsn() AS lsn, pg_snapshot_xmax(pg_current_snapshot()) AS next_xid \\gset
 	BEGIN;
 	$refused;
@@ -366,11 +396,12 @@ foreach my $mode ('x', 's', 'p')
 			my $kept = $end eq 'held' && $min_hold =~ /^(shorter|longer)$/ ? "now() + interval '$min_holds{$min_hold}'" : 'NULL';
 			my $until = defined $min_holds{$min_hold} ? "now() + interval '$min_holds{$min_hold}'" : 'NULL';
 			my $slot = $mode eq 'x' ? 0 : 1;
+			my $kept_for = is_portable() ? '' : " OR kept_for IS DISTINCT FROM CASE WHEN $kept IS NOT NULL THEN 'me' END";
 
 			$rows .= "INSERT INTO lease_lock (resource, slot, owner, expires_at, hold_until, token, granted_at, xid, role, mode, holds)
 				VALUES ('$mode $end $min_hold', $slot, 'me', now() + interval '$ends{$end}', $until, 1, now(), pg_current_xact_id(), 10, '$mode', 1);\n";
 			$wrong .= "SELECT '$mode $end $min_hold' FROM lease_lock WHERE resource = '$mode $end $min_hold'
-				AND (owner IS NOT NULL OR hold_until IS NOT NULL OR kept_for IS DISTINCT FROM CASE WHEN $kept IS NOT NULL THEN 'me' END
+				AND (owner IS NOT NULL OR hold_until IS NOT NULL$kept_for
 					OR CASE WHEN $kept IS NULL THEN expires_at > clock_timestamp() ELSE expires_at IS DISTINCT FROM $kept END);\n";
 		}
 	}
