@@ -83,6 +83,6 @@ final class Request {
         all.put("wait", left == Clock.NEVER ? "NULL" : seconds(left));
         all.put("if_own", Statements.quote(repeated ? "renew" : ifOwn));
         return Statements.settings(connection, Clock.after(left, Clock.PATIENCE), Clock.NEVER)
-            + Statements.fill(Statements.REQUEST, all);
+            + (until == 0 ? "" : Statements.CHECK_CLIENT) + Statements.fill(Statements.REQUEST, all);
     }
 }

@@ -29,6 +29,10 @@ final class Statements {
         + "ON e.extnamespace OPERATOR(pg_catalog.=) n.oid AND e.extname OPERATOR(pg_catalog.=) 'lease_lock' "
         + "WHERE e.oid IS NOT NULL OR n.nspname OPERATOR(pg_catalog.=) {schema} ORDER BY e.oid IS NULL";
 
+    /** A wait in the portable edition, and one for a transaction, does not notice otherwise that its client has gone. */
+    static final String CHECK_CLIENT = "SELECT set_config('client_connection_check_interval', '1s', true) "
+        + "WHERE strpos(version(), 'linux') > 0; ";
+
     static final String REQUEST = "SELECT granted, token, floor(extract(epoch FROM waited) * 1000)::int8, reason, blocked_by, "
         + "floor(extract(epoch FROM blocked_for) * 1000)::int8 "
         + "FROM {schema}.lease_request({resource}::text, make_interval(secs => {ttl}::float8), {owner}::text, "
