@@ -45,7 +45,6 @@ public final class Pool implements DataSource {
             }
             Connection known = idle.poll();
             Connection connection = known != null && known.isValid(1) ? known : connect();
-            connection.setAutoCommit(false);
             return (Connection) Proxy.newProxyInstance(Pool.class.getClassLoader(), new Class<?>[] {Connection.class},
                 (proxy, method, args) -> {
                     if (method.getName().equals("close")) {
@@ -66,11 +65,13 @@ public final class Pool implements DataSource {
 
     private Connection connect() throws SQLException {
         Connection connection = DriverManager.getConnection(url);
+        connection.setAutoCommit(false);
         try (Statement statement = connection.createStatement()) {
             for (String each : setup) {
                 statement.execute(each);
             }
         }
+        connection.commit();
         return connection;
     }
 
