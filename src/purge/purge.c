@@ -171,8 +171,7 @@ static int64
 purge_blocks(LeaseStore *store, Visit *visit, BlockNumber nblocks)
 {
 	BlockNumber first = visit->next_block;
-	/* what expired since then is not told yet */
-	TimestampTz limit = Min(purge_limit(), visit->told_until);
+	TimestampTz limit = purge_limit();
 	StoreScan  *scan = store_scan_blocks(store, first, first + (BATCH_BLOCKS - 1), SCAN_COMMITTED,
 										 ended_before, &limit);
 	BlockNumber block = InvalidBlockNumber;
@@ -203,8 +202,9 @@ purge_blocks(LeaseStore *store, Visit *visit, BlockNumber nblocks)
 		if (!purge_row(store, lease.resource, &tid, limit))
 			continue;
 		purged++;
+		/* It has expired since the visit told that, or its session has ended. */
 		if (lease.owner != NULL && lease.expires_at > visit->told_until)
-			tell_watchers(EVENT_EXPIRED, &lease);	/* its session has ended */
+			tell_watchers(EVENT_EXPIRED, &lease);
 	}
 	store_end_scan(scan);
 	return purged;

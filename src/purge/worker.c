@@ -95,8 +95,9 @@ has_expired(const Lease *lease, const void *arg)
 
 /*
  * Send notices of leases that expired: no code runs when that happens. The next
- * visit does not send them again, whatever happens to this one. If the session
- * of a lease has ended, the purge of its row tells that.
+ * visit does not send them again, whatever happens to this one. Of leases that
+ * expire later, and of those whose session has ended, the purge of the row
+ * tells, if it comes first.
  */
 static void
 tell_expired(Visit *visit)

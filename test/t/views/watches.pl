@@ -196,9 +196,9 @@ like(told_soon(), qr/^expired exp\/session/, 'so is a lease whose session ended'
 # Each is told, also if its row is removed at once, and if it expires while a worker is there.
 $node->append_conf('postgresql.conf', "lease_lock.purge_interval = '100 ms'\nlease_lock.purge_after = 0");
 $node->reload;
-$sql->(q{SELECT count(lease_acquire('exp/many ' || n, '5 s' + n * interval '10 ms', 'ann')) FROM generate_series(1, 300) AS n});
+$sql->(q{SELECT count(lease_acquire('exp/many ' || n, '8 s' + n * interval '1 ms', 'ann')) FROM generate_series(1, 2000) AS n});
 $node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM lease_lock WHERE resource LIKE 'exp/many %'}) or die 'not purged';
-is(scalar split(/, /, told()), 300, 'each of many that are purged at once');
+is(scalar split(/, /, told()), 2000, 'each of many that are purged at once');
 $node->append_conf('postgresql.conf', 'lease_lock.purge_interval = 0');
 $node->reload;
 
