@@ -151,7 +151,7 @@ $front->safe_psql('router', q{SELECT lease_release_all('o')});
 # The first move, all in one, beside eight clients.
 $front->safe_psql('router', q{SELECT lease_acquire('kept ' || i, '1 hour', 'keeper') FROM generate_series(1, 8) AS i});
 my $slow = slowness($old);
-my @clients = start_clients(20 * $slow, ('router') x 6, ('direct') x 2);
+my @clients = start_clients(40 * $slow, ('router') x 6, ('direct') x 2);
 $front->poll_query_until('router', 'SELECT count(*) > 100 FROM lease_demo.held');
 like(move('run', 1, $old, $second), qr/the pause was ([\d.]+) s.*gone from the old server/s, 'the first move');
 adopt($second);
@@ -178,7 +178,7 @@ is($front->safe_psql('router', q{SELECT count(*) FROM lease_status WHERE owner =
 my @doubled = map { $front->safe_psql('router', "SELECT connection FROM lease_router.partitions WHERE partition = $_") } 0, 1, 0, 1;
 is(make_router($front, @doubled), '', 'each partition twice');
 $front->safe_psql('router', 'TRUNCATE lease_demo.held, lease_demo.errors');
-@clients = start_clients(8 * $slow, ('router') x 6, ('direct') x 2);
+@clients = start_clients(16 * $slow, ('router') x 6, ('direct') x 2);
 $front->poll_query_until('router', 'SELECT count(*) > 50 FROM lease_demo.held');
 like(move('run', 3, $third, $fourth), qr/each server has its half/, 'half of a partition moves');
 adopt($fourth);
