@@ -40,18 +40,6 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("client", chosen(metafunc.config))
 
 
-UNTRIED_WITH_JAVA = {
-    "test_a_release_that_the_end_of_the_lease_overtakes_is_a_loss",
-    "test_an_idle_connection_that_the_server_has_closed_leaves_nothing_unknown",
-    "test_a_wait_without_limit_goes_on_behind_a_network_that_was_silent",
-    "test_a_wait_without_limit_notices_that_its_server_is_gone",
-    "test_an_interrupted_statement_ends_behind_a_silent_network",
-    "test_a_server_without_room_for_another_connection_is_no_loss",
-    "test_a_slow_network_is_survived",
-    "test_lost_before_granted_although_nobody_reads_the_log",
-}
-
-
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("--full"):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
@@ -60,10 +48,6 @@ def pytest_collection_modifyitems(config, items):
         marker = item.get_closest_marker("extension")
         if marker and servers.edition == "portable":
             item.add_marker(pytest.mark.skip(reason=f"portable edition: {marker.args[0]}"))
-    for item in items:
-        if item.callspec.params["client"] == "java" and (
-                item.originalname in UNTRIED_WITH_JAVA or item.callspec.id in ("java-fails by the loss", "java-error")):
-            item.add_marker(pytest.mark.skip(reason="not tried with Java yet"))
     order = chosen(config)
     # Those that take longest begin first; of the clients, those that are ready first.
     items.sort(key=lambda item: ("test_promise" not in item.nodeid, order.index(item.callspec.params["client"])))

@@ -94,6 +94,11 @@ final class Core {
         return outcome;
     }
 
+    /** A connection that nobody uses, or null. Called in the loop. */
+    Link spare() {
+        return idle.isEmpty() ? spare.poll() : idle.pop();
+    }
+
     /** Numbers of leases that are kept, of releases that are not done, and of connections for waits. */
     CompletableFuture<int[]> counts() {
         CompletableFuture<int[]> outcome = new CompletableFuture<>();
@@ -110,7 +115,7 @@ final class Core {
             try {
                 callback.accept(record.loss(null));
             } catch (RuntimeException e) {
-                Loop.LOG.log(System.Logger.Level.ERROR, "onLost", e);
+                Loop.error("onLost", e);
             } finally {
                 loop.soon(() -> {
                     callbacks--;

@@ -2,15 +2,20 @@ package leaselock;
 
 import java.sql.Connection;
 
-/** Cuts a connection off when its lease is lost, or at a time that is set. */
+/** Cuts a connection off when its lease is lost, at a time that is set, or if its thread is interrupted: JDBC heeds none. */
 final class Guard {
+    /** How often it looks for an interruption. */
+    private static final long LOOK = Clock.SECOND / 4;
+
     private final Loop loop;
     private final Record record;
     private final Connection connection;
+    private final Thread thread = Thread.currentThread();
     private Loop.Alarm alarm; // of the loop
 
     // Of the monitor.
     private boolean cut;
+    private boolean commits;
     private boolean ended;
 
     Guard(Loop loop, Record record, Connection connection) {
@@ -22,7 +27,22 @@ final class Guard {
             if (record.fate != null) {
                 cut();
             }
+            look();
         });
+    }
+
+    private synchronized void look() {
+        if (thread.isInterrupted() && !commits) {
+            cut();
+        }
+        if (!ended && !commits && !cut) {
+            loop.at(Clock.now() + LOOK, this::look);
+        }
+    }
+
+    /** From now on an interruption waits: the outcome should be known. */
+    synchronized void commits() {
+        commits = true;
     }
 
     void limit(long time) {

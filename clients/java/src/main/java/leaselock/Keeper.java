@@ -45,7 +45,11 @@ final class Keeper {
         this.core = core;
     }
 
+    /** It takes the connection of the grant, unless it has one: the first renewal must not fail for want of another. */
     void add(Record record) {
+        if (link == null) {
+            link = core.spare();
+        }
         records.add(record);
         watch(record);
         goOn();
@@ -175,7 +179,7 @@ final class Keeper {
         if (link == null || link.isUnusable()) {
             link = new Link(core.loop, core.source);
         }
-        link.run(Clock.now() + limit, (schema, connection) -> {
+        link.run(Clock.NEVER, Math.max(limit, toConnect()), limit, (schema, connection) -> {
             values.put("schema", schema);
             return Statements.settings(connection, limit, lockTimeout) + Statements.fill(text, values);
         }, answer -> {
@@ -183,6 +187,12 @@ final class Keeper {
             goOn();
             core.checkEnd();
         });
+    }
+
+    /** Half of the time that is left: a connection that took long must not be thrown away unused. */
+    private long toConnect() {
+        return records.stream().filter(record -> record.request.renew).mapToLong(record -> record.remaining() / 2)
+            .reduce(Clock.PATIENCE, Math::min);
     }
 
     private static <T> Map<String, String> columns(Collection<T> from, Function<T, Request> request, Function<T, Object> token) {

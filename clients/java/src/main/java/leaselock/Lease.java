@@ -141,13 +141,13 @@ public final class Lease implements AutoCloseable {
 
     /**
      * A transaction that asserts the lease, and may write to tables that it protects. Nobody else is granted the lease
-     * before it ends. It begins within 5 seconds or fails; it is rolled back if the work throws, or if the lease is lost:
-     * then its connection is cut off. The connection is one of {@link Source#transactions}, or made for it.
+     * before it ends. It begins within 5 seconds or fails; it is rolled back if the work throws; if the lease is lost,
+     * or the thread interrupted, its connection is cut off. The connection is one of {@link Source#transactions}, or made for it.
      *
      * @param work gets the connection; commit, rollback and auto-commit are not its business
      * @throws LeaseLost the lease is lost
      * @throws OutcomeUnknown COMMIT had no answer while the lease lasted, or its wait for a standby was cancelled
-     * @throws InterruptedException the thread was interrupted before it began
+     * @throws InterruptedException the thread was interrupted before COMMIT: it is rolled back
      */
     public <X extends Exception> void inTransaction(Work<X> work) throws SQLException, InterruptedException, X {
         this.<Void, X>callInTransaction(connection -> {

@@ -140,8 +140,11 @@ public final class Leases implements AutoCloseable {
                 job.run(held);
                 held.check();
                 return;
-            } catch (LeaseLost e) {
-                if (!resource.equals(e.resource()) || e.reason() == Reason.RELEASED) {
+            } catch (InterruptedException e) {
+                throw e;
+            } catch (Exception e) { // may be by the loss
+                Reason fate = lease.record.fate;
+                if (fate == null || fate == Reason.RELEASED) {
                     throw e;
                 }
                 Loop.warn("not the leader of \"" + resource + "\": " + e.getMessage());

@@ -4,6 +4,7 @@ import java.sql.Connection;
 import java.sql.SQLException;
 import java.util.List;
 import java.util.function.Consumer;
+import org.postgresql.PGConnection;
 
 /**
  * A connection of the package's own, and what waits for it in another thread: connects if need be, sends, reports. That
@@ -34,15 +35,17 @@ final class Link {
         final Job job;
         final long connectUntil;
         final long until;
+        final long limit;
         final Consumer<Answer> done;
         volatile long sent;
         volatile boolean late;
 
-        Task(Job job, long until, Consumer<Answer> done) {
+        Task(Job job, long until, long connecting, long limit, Consumer<Answer> done) {
             this.job = job;
             this.until = until;
+            this.limit = limit;
             this.done = done;
-            connectUntil = Clock.min(until, Clock.after(Clock.now(), Clock.PATIENCE));
+            connectUntil = Math.min(until, Clock.after(Clock.now(), connecting));
         }
     }
 
@@ -72,7 +75,12 @@ final class Link {
     }
 
     void run(long until, Job job, Consumer<Answer> done) {
-        Task now = new Task(job, until, done);
+        run(until, Clock.PATIENCE, Clock.NEVER, job, done);
+    }
+
+    /** connecting: how long it may take to connect; limit: how long an answer, counted from when it was sent. */
+    void run(long until, long connecting, long limit, Job job, Consumer<Answer> done) {
+        Task now = new Task(job, until, connecting, limit, done);
         task = now;
         toConnect = loop.at(now.connectUntil, () -> {
             if (now.sent == 0) {
@@ -95,6 +103,13 @@ final class Link {
         ended = true;
         if (task == null) {
             Loop.THREADS.execute(this::drop);
+        }
+    }
+
+    private void sent(Task which) {
+        if (which == task && which.limit != Clock.NEVER) {
+            toAnswer.cancel();
+            toAnswer = loop.at(Math.min(which.until, which.sent + which.limit), () -> end(which));
         }
     }
 
@@ -161,6 +176,7 @@ final class Link {
                 throw Errors.late("no connection in time");
             }
             now.sent = Clock.now();
+            loop.soon(() -> sent(now));
             Statements.Result result = Statements.execute(connection, text);
             answer.rows = result.rows;
             answer.unsafe = result.unsafe;
@@ -178,15 +194,28 @@ final class Link {
     private void prepare(Task now) throws SQLException {
         Connection known = connection;
         int seconds = (int) Math.max(1, Clock.left(now.connectUntil) / Clock.SECOND);
-        if (known != null && Clock.now() - used > IDLE && !known.isValid(seconds)) {
+        if (known != null && (isOver(known) || Clock.now() - used > IDLE && !known.isValid(seconds))) {
             drop();
         }
         if (connection == null) {
             connection = source.connect(now.connectUntil);
         }
         // The alarms end what takes too long. This is for a connection that cannot be cut off, and against settings.
-        long limit = Clock.min(Clock.left(now.until), Integer.MAX_VALUE * Clock.MILLISECOND - GRACE) + GRACE;
-        connection.setNetworkTimeout(Runnable::run, now.until == Clock.NEVER ? 0 : (int) (limit / Clock.MILLISECOND) + 1);
+        long limit = Math.min(Clock.left(now.until), now.limit);
+        long milliseconds = limit == Clock.NEVER ? 0 : Math.min(limit + GRACE, Integer.MAX_VALUE * Clock.MILLISECOND) / Clock.MILLISECOND;
+        connection.setNetworkTimeout(Runnable::run, (int) milliseconds);
+    }
+
+    /** The server has ended it: that was read by nobody yet. Makes no call. */
+    private static boolean isOver(Connection connection) {
+        try {
+            if (connection.isWrapperFor(PGConnection.class)) {
+                connection.unwrap(PGConnection.class).getNotifications();
+            }
+            return connection.isClosed();
+        } catch (SQLException e) {
+            return true;
+        }
     }
 
     private boolean isBroken(Exception error) {

@@ -5,6 +5,7 @@ import java.util.ArrayDeque;
 import java.util.Comparator;
 import java.util.Queue;
 import java.util.TreeSet;
+import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.ThreadFactory;
@@ -16,11 +17,15 @@ import java.util.concurrent.TimeUnit;
  * a deadline. It ends when nothing is left to do.
  */
 final class Loop {
-    static final System.Logger LOG = System.getLogger("leaselock");
+    private static final System.Logger LOG = System.getLogger("leaselock");
 
     /** For what may block. A thread that is idle ends. */
     static final ExecutorService THREADS =
         new ThreadPoolExecutor(0, Integer.MAX_VALUE, 1, TimeUnit.SECONDS, new SynchronousQueue<>(), thread("lease_lock connection"));
+
+    /** One after the other, since the program's log may block; what is too much is not kept. */
+    private static final ExecutorService LOGS = new ThreadPoolExecutor(
+        0, 1, 1, TimeUnit.SECONDS, new ArrayBlockingQueue<>(1000), thread("lease_lock log"), new ThreadPoolExecutor.DiscardPolicy());
 
     /** Waits do not count the time of a suspend: look at the clock at least this often. */
     private static final long TICK = Clock.SECOND;
@@ -121,12 +126,15 @@ final class Loop {
         try {
             run.run();
         } catch (Throwable e) { // the loop goes on
-            THREADS.execute(() -> LOG.log(Level.ERROR, "lease_lock", e));
+            error("lease_lock", e);
         }
     }
 
-    /** In a thread, since the program's log may block. */
+    static void error(String text, Throwable e) {
+        LOGS.execute(() -> LOG.log(Level.ERROR, text, e));
+    }
+
     static void warn(String text) {
-        THREADS.execute(() -> LOG.log(Level.WARNING, text));
+        LOGS.execute(() -> LOG.log(Level.WARNING, text));
     }
 }

@@ -153,6 +153,7 @@ public final class Source {
         ours.setProperty("readOnly", "false");
         if (use == Use.LEASES) {
             ours.setProperty("preferQueryMode", "simple"); // a request is one message
+            ours.setProperty("assumeMinServerVersion", "15"); // no statements of the driver's own
         }
         if (hosts > 1) {
             ours.setProperty("targetServerType", "primary");

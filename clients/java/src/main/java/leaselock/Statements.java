@@ -58,9 +58,14 @@ final class Statements {
         + "CROSS JOIN LATERAL {schema}.lease_request(l.resource, '1 min', l.owner, mode => {mode}::text, "
         + "permits => {permits}::int4, if_own => 'renew', min_hold => '0') AS g WHERE g.granted";
 
-    /** In a transaction of the user's, whose settings stay as they are. */
+    /**
+     * In a transaction of the user's, whose settings stay as they are, but for one that would hide the warning of a COMMIT
+     * whose wait for a synchronous standby is cancelled.
+     */
     static final String ASSERT = "SELECT {schema}.lease_assert({resource}, {owner}), "
-        + "pg_catalog.set_config('lease_lock.owner', {owner}, true)";
+        + "pg_catalog.set_config('lease_lock.owner', {owner}, true), "
+        + "CASE WHEN pg_catalog.current_setting('client_min_messages') OPERATOR(pg_catalog.=) 'error' "
+        + "THEN pg_catalog.set_config('client_min_messages', 'warning', true) END";
 
     private static final Pattern NAME = Pattern.compile("\\{(\\w+)\\}");
 

@@ -112,6 +112,7 @@ final class Transaction {
             throw new SQLException("the transaction had failed, or its work has ended it", "25P02");
         }
         stage = Stage.COMMITS;
+        guard.commits();
         guard.limit(record.deadline);
         connection.clearWarnings();
         connection.commit();
@@ -125,12 +126,15 @@ final class Transaction {
         return new OutcomeUnknown(what + " under the lease on \"" + resource + "\"", resource, cause);
     }
 
-    private SQLException meaning(SQLException e) {
+    private SQLException meaning(SQLException e) throws InterruptedException {
         if (stage == Stage.COMMITS && Errors.sort(e, true) == Errors.Action.UNKNOWN) {
             throw unknown("no answer to COMMIT", e);
         }
         if (stage != Stage.COMMITS && record.fate != null) {
             throw record.loss(e);
+        }
+        if (stage == Stage.WORKS && Errors.state(e).startsWith("08") && Thread.interrupted()) {
+            throw (InterruptedException) new InterruptedException("the transaction was rolled back").initCause(e);
         }
         return e;
     }

@@ -320,6 +320,9 @@ final class Conformance {
             while (!lease.isLost() && gate(args.get("id")).getCount() > 0) {
                 Thread.sleep(20);
             }
+            if (Boolean.TRUE.equals(args.get("fail")) && lease.isLost()) {
+                throw new Failed();
+            }
         });
         return null;
     }

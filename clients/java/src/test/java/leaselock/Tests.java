@@ -412,6 +412,21 @@ public final class Tests {
         same("{1}", sql("SELECT array_agg(id) FROM entry"));
     }
 
+    public void anInterruptEndsAStatement() throws Exception {
+        BlockingQueue<Object> told = new LinkedBlockingQueue<>();
+        Lease lease = leases.hold("r", HOUR);
+        Thread thread = start(told, () -> lease.callInTransaction(connection -> {
+            sql(connection, "INSERT INTO entry VALUES (1)");
+            return sql(connection, "SELECT pg_sleep(" + LONG + ")");
+        }));
+        waitUntil(() -> !sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'").equals("0"));
+        thread.interrupt();
+        check(take(told) instanceof InterruptedException);
+        sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"); // it may not have noticed yet
+        check(lease.release());
+        same("0", sql("SELECT count(*) FROM entry"));
+    }
+
     public void aConnectionOfAPoolComesBackAsItWas() throws Exception {
         Pool pool = new Pool(URL, 1, List.of());
         Lease lease = open(Source.of(pool)).hold("r", HOUR);
