@@ -48,9 +48,9 @@
 #define ENDING_FIELD(slot)		((uint16) ((slot) + 1))
 StaticAssertDecl(ALL_SLOTS + 1 <= PG_UINT16_MAX, "a lease slot must fit into a lock tag");
 
-/* The beginning of the SHA-256 of a name. */
+/* Compute the beginning of the SHA-256 of a name. */
 static uint64
-one_way_hash(const text *resource)
+sha256_of(const text *resource)
 {
 	pg_cryptohash_ctx *context = pg_cryptohash_create(PG_SHA256);
 	uint8		digest[PG_SHA256_DIGEST_LENGTH];
@@ -64,6 +64,31 @@ one_way_hash(const text *resource)
 	pg_cryptohash_free(context);
 	memcpy(&hash, digest, sizeof(hash));
 	return hash;
+}
+
+/*
+ * The hash of the ending lock. The last one is remembered: most sessions assert
+ * the same lease again and again, and SHA-256 is a tenth of an assertion.
+ */
+static uint64
+one_way_hash(const text *resource)
+{
+	static char known[MAX_NAME_LENGTH];
+	static int	known_length = -1;	/* none */
+	static uint64 known_hash;
+	int			length = VARSIZE_ANY_EXHDR(resource);
+
+	if (length == known_length && memcmp(known, VARDATA_ANY(resource), length) == 0)
+		return known_hash;
+
+	known_length = -1;			/* until all is known: the computation can fail */
+	known_hash = sha256_of(resource);
+	if (length <= MAX_NAME_LENGTH)
+	{
+		memcpy(known, VARDATA_ANY(resource), length);
+		known_length = length;
+	}
+	return known_hash;
 }
 
 /* Advisory locks have a tag type of their own, so no user can take these locks. */
