@@ -85,6 +85,7 @@ is(held($standby, 'job'), 0, 'and the lease is released on the new primary');
 	tell_proxy($proxy, 's');
 	until_message($run, qr/not renewed \(the server does not answer\)/);
 	until_message($run, qr/connected to server \Q${\$standby->host}\E,.*renewed/s);
+	is(-s $proxy->{accepted}, 1, 'the host that was silent is not tried before the other');
 	append_to_file("$folder/silent.go", '');
 	is_run(finish_run($run), 0, qr/^done\n$/, qr/released\n$/, 'a host that is silent is given up for the next one');
 	is_run(lease_run($hosts, 'job', 'echo', 'yes'), 0, qr/^yes\n$/, qr//, 'also in the beginning');

@@ -214,7 +214,8 @@ sub start_proxy
 		pid => $pid,
 		orders => $to_proxy,
 		answers => $from_proxy,
-		connstr => "host=$folder port=$port user=postgres dbname=postgres"
+		connstr => "host=$folder port=$port user=postgres dbname=postgres",
+		accepted => "$folder/.s.PGSQL.$port.accepted"		# a character for each connection
 	};
 }
 
@@ -261,6 +262,7 @@ sub be_proxy
 			{
 				my $client = $listener->accept or next;
 				my $upstream = IO::Socket::UNIX->new(Peer => $server) or next;
+				append_to_file($listener->hostpath . '.accepted', '.');
 
 				$peer{$client} = { handle => $client, other => $upstream };
 				$peer{$upstream} = { handle => $upstream, other => $client, is_server => 1 };
