@@ -1,10 +1,6 @@
 # How the cost of a call grows with the table, with waiters, with the leases of
 # its owner and with the holders of its resource. The cost is the processor time
 # of the session, which says more on a busy machine than the clock does.
-growth_rows="1000 100000 1000000"
-growth_waiters="0 16 128 512"
-growth_leases="1 100 10000"
-growth_holders="1 100 10000"
 
 # The calls of each table: a name, the settings of the session, and what PL/pgSQL executes. n is the size, i a random
 # number of a resource that is free. "with index" says in which database.
