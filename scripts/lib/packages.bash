@@ -26,7 +26,7 @@ server_version_to_install() {
 }
 
 # Missing packages, besides the server, for each given purpose: build, tests,
-# the programs that some tests try leases with, static checks, and building a
+# models, the programs that some tests try leases with, static checks, and building a
 # server from its source.
 missing_packages() {
 	local purpose
@@ -40,7 +40,14 @@ missing_for_build() {
 	command -v gcc >/dev/null || printf '%s\n' gcc libc6-dev
 }
 
+# To explore the models.
+missing_for_model() {
+	command -v spin >/dev/null || echo spin
+	command -v gcc >/dev/null || printf '%s\n' gcc libc6-dev
+}
+
 missing_for_tests() {
+	missing_for_model
 	command -v prove >/dev/null || echo perl
 	command -v faketime >/dev/null || echo faketime
 	perl -MIPC::Run -MTest::More -e 1 2>/dev/null || echo libipc-run-perl
