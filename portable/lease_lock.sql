@@ -228,11 +228,12 @@ END $$;
 
 /*
  * The role that calls. A function that runs as its definer cannot ask for the
- * role of its caller, but for the role that the session has set.
+ * role of its caller, but for the role that the session has set. Without FROM,
+ * the server puts it in place of each call; else it would plan it each time.
  */
 CREATE OR REPLACE FUNCTION _lease_caller() RETURNS oid
 	LANGUAGE sql STABLE AS $$
-	SELECT oid FROM pg_roles WHERE rolname = coalesce(nullif(current_setting('role'), 'none'), session_user)
+	SELECT to_regrole(quote_ident(coalesce(nullif(current_setting('role'), 'none'), session_user)))::oid
 $$;
 
 /* The owner's name is not enough to act on a lease: it needs the privileges of the role that acquired it, too. */
@@ -498,6 +499,10 @@ CREATE OR REPLACE FUNCTION _lease_left(until timestamptz) RETURNS float8
 	SELECT CASE WHEN until = 'infinity' THEN 'infinity' ELSE extract(epoch FROM until - clock_timestamp())::float8 END
 $$;
 
+/* Milliseconds; 0 is no limit. */
+CREATE OR REPLACE FUNCTION _lease_lock_timeout() RETURNS int8
+	LANGUAGE sql STABLE AS $$ SELECT (extract(epoch FROM current_setting('lock_timeout')::interval) * 1000)::int8 $$;
+
 /*
  * Wait in the line of a resource: an advisory lock, which its first waiter has.
  * The lock manager grants it in the order of arrival, and lock_timeout ends the
@@ -506,7 +511,7 @@ $$;
 CREATE OR REPLACE FUNCTION _lease_line_up(resource text, until timestamptz) RETURNS bool
 	LANGUAGE plpgsql AS $$
 DECLARE
-	callers int8 = extract(epoch FROM current_setting('lock_timeout')::interval) * 1000;
+	callers int8 = _lease_lock_timeout();
 	ours int8 = CASE WHEN until = 'infinity' THEN 0 ELSE least(greatest(_lease_left(until) * 1000, 1), 2147483647) END;
 	ours_is_first bool = ours > 0 AND (callers = 0 OR ours < callers);
 BEGIN
@@ -527,13 +532,14 @@ END $$;
  * Try until one of the leases is granted, or the wait is over. Waiters for one
  * lease take turns; of these, the first looks again after 2 to 100 ms. A wait
  * that ends without a lease gives the place in the line back: its
- * subtransaction is rolled back.
+ * subtransaction is rolled back. lock_timeout ends it, although it sleeps.
  */
 CREATE OR REPLACE FUNCTION _lease_wait_any(r _lease_request, resources text[], until timestamptz, OUT outcome _lease_outcome)
 	LANGUAGE plpgsql AS $$
 DECLARE
 	pause float8 = 0.002;
 	remaining float8;
+	timeout timestamptz = clock_timestamp() + nullif(_lease_lock_timeout(), 0) * interval '1 ms';
 BEGIN
 	PERFORM _lease_require_fresh_looks();
 	IF cardinality(resources) > 1 OR _lease_line_up(resources[1], until) THEN
@@ -541,7 +547,10 @@ BEGIN
 			outcome := _lease_try_any(r, resources);
 			remaining := _lease_left(until);
 			EXIT WHEN outcome.granted OR remaining <= 0;
-			PERFORM pg_sleep(least(pause, remaining));
+			IF timeout <= clock_timestamp() THEN
+				RAISE lock_not_available USING MESSAGE = 'canceling statement due to lock timeout';
+			END IF;
+			PERFORM pg_sleep(least(pause, remaining, _lease_left(timeout)));
 			pause := least(pause * 1.5, 0.1);
 		END LOOP;
 	ELSE
@@ -629,7 +638,7 @@ COMMENT ON FUNCTION lease_acquire(text, interval, text, interval) IS
 	'acquire an exclusive lease, waiting for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE OR REPLACE FUNCTION lease_acquire(resource text, ttl interval, owner text) RETURNS bool
-	LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$ SELECT lease_acquire(resource, ttl, owner, '0') $$;
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$ BEGIN RETURN lease_acquire(resource, ttl, owner, '0'); END $$;
 COMMENT ON FUNCTION lease_acquire(text, interval, text) IS
 	'acquire an exclusive lease unless it is held, without waiting; true when granted';
 
@@ -646,7 +655,7 @@ COMMENT ON FUNCTION lease_acquire_shared(text, interval, text, interval) IS
 	'acquire a lease beside others that share the resource, waiting for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE OR REPLACE FUNCTION lease_acquire_shared(resource text, ttl interval, owner text) RETURNS bool
-	LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$ SELECT lease_acquire_shared(resource, ttl, owner, '0') $$;
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$ BEGIN RETURN lease_acquire_shared(resource, ttl, owner, '0'); END $$;
 COMMENT ON FUNCTION lease_acquire_shared(text, interval, text) IS
 	'acquire a lease beside others that share the resource, unless it is held exclusively, without waiting; true when granted';
 
@@ -663,7 +672,7 @@ COMMENT ON FUNCTION lease_acquire_permit(text, int, interval, text, interval) IS
 	'acquire one of a number of permits, waiting for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE OR REPLACE FUNCTION lease_acquire_permit(resource text, permits int, ttl interval, owner text) RETURNS bool
-	LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$ SELECT lease_acquire_permit(resource, permits, ttl, owner, '0') $$;
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$ BEGIN RETURN lease_acquire_permit(resource, permits, ttl, owner, '0'); END $$;
 COMMENT ON FUNCTION lease_acquire_permit(text, int, interval, text) IS
 	'acquire one of a number of permits, without waiting; true when granted';
 
@@ -682,7 +691,7 @@ COMMENT ON FUNCTION lease_acquire_any(text[], interval, text, interval) IS
 	'acquire the lease on the first of these resources that is free, waiting for at most wait, or without limit if wait is NULL; the name of that resource, or NULL';
 
 CREATE OR REPLACE FUNCTION lease_acquire_any(resources text[], ttl interval, owner text) RETURNS text
-	LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$ SELECT lease_acquire_any(resources, ttl, owner, '0') $$;
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$ BEGIN RETURN lease_acquire_any(resources, ttl, owner, '0'); END $$;
 COMMENT ON FUNCTION lease_acquire_any(text[], interval, text) IS
 	'acquire the lease on the first of these resources that is free, without waiting; the name of that resource, or NULL';
 
@@ -720,7 +729,7 @@ COMMENT ON FUNCTION lease_acquire_all(text[], interval, text, interval) IS
 	'acquire the leases on all of these resources or on none, waiting for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE OR REPLACE FUNCTION lease_acquire_all(resources text[], ttl interval, owner text) RETURNS bool
-	LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$ SELECT lease_acquire_all(resources, ttl, owner, '0') $$;
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$ BEGIN RETURN lease_acquire_all(resources, ttl, owner, '0'); END $$;
 COMMENT ON FUNCTION lease_acquire_all(text[], interval, text) IS
 	'acquire the leases on all of these resources or on none, without waiting; true when granted';
 

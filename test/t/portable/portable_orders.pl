@@ -116,6 +116,17 @@ $ann->query_safe("UPDATE lease_lock SET expires_at = clock_timestamp() + interva
 answers($bob, "SELECT lease_acquire_permit('r', 3, '1 h', 'bob')", 'f', 'an expired permit that is asserted counts');
 answers($bob, "SELECT lease_acquire_permit('r', 4, '1 h', 'bob')", 't', 'as one');
 
+# A shared lease beside one that has expired and is asserted, which keeps its row.
+fresh();
+$ann->query_safe("SELECT lease_acquire_shared('r', '300 ms', 'a'); BEGIN; SELECT lease_assert('r', 'a'), pg_sleep(0.4)");
+answers($bob, "SELECT lease_acquire_shared('r', '1 h', 'bob')", 't', 'a shared lease beside one that has expired and is asserted');
+answers($bob, "SELECT count(*) FROM lease_status WHERE owner = 'a'", 1, 'does not take that over');
+
+# A purge leaves slot 0 of a resource that has other leases: it orders the grants.
+fresh();
+$ann->query_safe("SELECT lease_acquire_shared('r', '1 h', 'a'); SELECT lease_purge()");
+answers($bob, "SELECT count(*) FROM lease_lock WHERE slot = 0", 1, 'a purge leaves slot 0 beside other leases');
+
 # A refusal that comes after slot 0 was locked leaves no lock behind.
 fresh();
 $ann->query_safe("SELECT lease_acquire_shared('r', '$short s', 'a'), lease_acquire_shared('r', '1 h', 'b'), lease_release('r', 'b'); BEGIN; SELECT lease_assert('r', 'a'), pg_sleep(1.3 * $short)");
@@ -160,7 +171,7 @@ $ann->query_safe("SELECT lease_acquire('r', '$short s', 'bob')");
 while_open("SELECT FROM lease_lock FOR UPDATE", "SELECT lease_renew('r', '1 h', 'bob')", 'f', 'a lease that expires while its renewal waits is not renewed',
 	"$until_over; COMMIT");
 fresh();
-$ann->query_safe("SELECT lease_acquire_shared('r', '1 h', 'bob')");
+$ann->query_safe("SELECT lease_acquire_shared('r', '1 h', 'bob'); UPDATE lease_lock SET token = 9000000000000000000");
 while_open("SELECT lease_acquire_shared('r', '1 h', 'carl')", "SELECT lease_transfer('r', 'bob', 'dora') > 0", 't', 'a transfer waits for an open grant');
 answers($ann, "SELECT owner FROM lease_status ORDER BY token DESC LIMIT 1", 'dora', 'and its token is higher');
 
@@ -268,7 +279,11 @@ $ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann')");
 $bob->query_safe("SET lock_timeout = '50 s'; BEGIN");
 answers($bob, "SELECT lease_acquire('r', '1 h', 'bob', '20 ms'), current_setting('lock_timeout')", 'f|50s', 'a wait that is over is refused, and lock_timeout is as before');
 answers($bob, 'SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = $$advisory$$', 0, 'and it keeps no place in the line');
+answers($bob, "SAVEPOINT s; SET LOCAL lock_timeout = '20 ms'; SELECT lease_acquire('r', '1 h', 'bob', '1 h')", '55P03', 'lock_timeout ends a wait');
+$bob->query_safe('ROLLBACK TO s');
 answers($bob, "SELECT waited >= '20 ms' FROM lease_request('r', '1 h', 'bob', '20 ms')", 't', 'waited says how long');
+$ann->query_safe("SELECT lease_acquire('soon', '300 ms', 'ann')");
+answers($bob, "SET LOCAL lock_timeout = '3 h'; SELECT lease_acquire('soon', '1 h', 'bob', '2 h'), current_setting('lock_timeout')", 't|3h', 'after a wait that was granted, lock_timeout is as before');
 $bob->query_safe('COMMIT');
 foreach my $level ('REPEATABLE READ', 'SERIALIZABLE')
 {
