@@ -185,7 +185,10 @@ typedef struct AssertionTry
 	bool		lets_end;		/* another session waits to end the lease */
 } AssertionTry;
 
-/* Lock the row of the claimed lease, or fail if it is not held. The caller holds the resource lock. */
+/*
+ * Lock the row of the claimed lease, or fail if it is not held. The caller holds
+ * the resource lock.
+ */
 static AssertionTry
 assert_under_lock(LeaseStore *store, const text *resource, const Claim *claim,
 				  const Asserter *asserter, int64 *token)

@@ -39,7 +39,7 @@
  * takes some seconds, and as long as it takes to read the whole table twice.
  * If that were too long, leases would never be purged there.
  */
-#define LONGEST_VISIT		(10 * SECS_PER_MINUTE * USECS_PER_SEC)
+#define LONGEST_VISIT		(600 * USECS_PER_SEC)
 
 /* Longest time between visits to a database in which workers fail. */
 #define FAILED_INTERVAL		(SECS_PER_HOUR * USECS_PER_SEC)

