@@ -97,7 +97,8 @@ is(held($standby, 'job'), 0, 'and the lease is released on the new primary');
 $run = start_run($standby, '--ttl=1min', 'forgotten', 'sh', '-c', 'echo began >"$0"; sleep 1000', "$folder/forgotten");
 until_log("$folder/forgotten", qr/began/);
 $standby->safe_psql('postgres', q{SELECT lease_break('forgotten')});
-$standby->restart('immediate');
+$standby->stop('immediate');
+$standby->start;
 is_run(finish_run($run), 75, qr/^$/, qr/lease on "forgotten": lost: it was broken or taken over/,
 	'a lease that the server does not have any more is asked for at once');
 
