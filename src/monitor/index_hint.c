@@ -41,7 +41,7 @@ hint_at_owner_index(const LeaseStore *store, const StoreScan *scan)
 	hinted = true;
 	schema = get_namespace_name(RelationGetNamespace(store->table));
 	if (stats_note_hint())
-		ereport(LOG,
+		ereport(LOG_SERVER_ONLY,	/* not to a client that does not read: the resource is locked */
 				(errmsg("all %u blocks of the lock table were read to find the leases of an owner",
 						blocks),
 				 errdetail("Functions lease_release_all and lease_renew_all do this, and each "

@@ -157,7 +157,7 @@ attach_shared_area(void)
 		return attached;
 
 	pause_until = mono_from_now(ATTACH_PAUSE);
-	ereport(LOG,
+	ereport(LOG_SERVER_ONLY,	/* not to a client that does not read: a resource may be locked */
 			(errmsg("lease_lock has no shared memory: %s", error->message),
 			 errhint("Waiters look at their leases every lease_lock.poll_interval, in no order, "
 					 "and no lease can end with its session.")));
