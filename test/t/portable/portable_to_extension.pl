@@ -39,12 +39,13 @@ sub value
 is(run_file('app', 'lease_lock.sql', 'CREATE SCHEMA lease'), '', 'the portable edition is there');
 value("GRANT USAGE ON SCHEMA lease TO PUBLIC; GRANT EXECUTE ON FUNCTION lease_break(text, interval) TO admin; GRANT EXECUTE ON FUNCTION lease_purge() TO admin WITH GRANT OPTION;
 	REVOKE EXECUTE ON FUNCTION lease_acquire_shared(text, interval, text) FROM PUBLIC");
-value("SELECT lease_acquire('x', '1 hour', 'ann'), lease_acquire_permit('p', 2, '1 hour', 'a'), lease_acquire_permit('p', 2, '1 hour', 'b');
-	SELECT lease_request('counted', '1 hour', 'ann', if_own => 'count', payload => '{\"n\": 1}') FROM generate_series(1, 2);
-	SELECT lease_request('kept', '1 hour', 'ann', min_hold => '1 hour'); SELECT lease_release('kept', 'ann')", 'worker');
-my $leases = "SELECT resource, slot, mode, owner, token, state, holds, role, payload, expires_in > '58 min' FROM lease_status WHERE resource NOT LIKE 'w%' ORDER BY resource, slot";
+value("SELECT lease_acquire('x', '1 day', 'ann'), lease_acquire_permit('p', 2, '1 day', 'a'), lease_acquire_permit('p', 2, '1 day', 'b');
+	SELECT lease_request('counted', '1 day', 'ann', if_own => 'count', payload => '{\"n\": 1}') FROM generate_series(1, 2);
+	SELECT lease_request('kept', '1 day', 'ann', min_hold => '1 day'); SELECT lease_release('kept', 'ann')", 'worker');
+my $leases = "SELECT resource, slot, mode, owner, token, state, holds, role, payload FROM lease_status WHERE resource NOT LIKE 'w%' ORDER BY resource, slot";
 my $before = value($leases, 'worker');
 like($before, qr/x\|0\|exclusive\|ann.*/, 'there are leases');
+value("CREATE TABLE public.ends AS SELECT resource, slot, expires_at FROM lease_status", 'postgres');
 
 # An object of a user's that depends on it: nothing changes.
 $node->safe_psql('moved', 'CREATE VIEW mine AS TABLE lease.lease_status');
@@ -75,10 +76,12 @@ append_to_file($stop, '');
 $_->{handle}->finish foreach @runs;
 
 is($node->safe_psql('moved', "SELECT extname, extnamespace::regnamespace FROM pg_extension WHERE extname = 'lease_lock'"), 'lease_lock|lease', 'it is in the same schema');
-is(value($leases, 'worker'), $before, 'leases, owners, tokens, payloads and ends are as before');
+is(value($leases, 'worker'), $before, 'leases, owners, tokens and payloads are as before');
+is(value('SELECT count(*), count(*) FILTER (WHERE abs(extract(epoch FROM l.expires_at - e.expires_at)) < 1) FROM public.ends AS e JOIN lease_status AS l USING (resource, slot)', 'postgres'),
+	'5|5', 'and so are their ends');
 is(value('SELECT count(*) FROM (SELECT token, lag(token) OVER (PARTITION BY resource ORDER BY n) AS before FROM public.worked) AS w WHERE token <= before', 'postgres'), 0,
 	'tokens grow');
-is(value("SELECT (SELECT granted FROM lease_request('x', '1 hour', 'bob')), lease_release('counted', 'ann'), lease_token('counted', 'ann') > 0, lease_release('p', 'a')", 'worker'), 'f|t|t|t', 'and the leases go on');
+is(value("SELECT (SELECT granted FROM lease_request('x', '1 day', 'bob')), lease_release('counted', 'ann'), lease_token('counted', 'ann') > 0, lease_release('p', 'a')", 'worker'), 'f|t|t|t', 'and the leases go on');
 is(value("SELECT count(*) FROM pg_proc WHERE pronamespace = 'lease'::regnamespace AND proname ^\@ '_lease_'"), 0, 'nothing of the portable edition is left');
 is(value("SELECT has_function_privilege('admin', 'lease_break(text,interval)', 'EXECUTE'), has_function_privilege('admin', 'lease_purge()', 'EXECUTE WITH GRANT OPTION'),
 	has_function_privilege('worker', 'lease_acquire_shared(text,interval,text)', 'EXECUTE'), has_function_privilege('worker', 'lease_break(text,interval)', 'EXECUTE'),
