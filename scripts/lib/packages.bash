@@ -25,9 +25,14 @@ server_version_to_install() {
 	echo "${version:?no PostgreSQL server package found}"
 }
 
-# Missing packages, besides the server, for each given purpose: build, tests,
-# models, the programs that some tests try leases with, static checks, and building a
-# server from its source.
+# Runs a command silently, and prints the packages if it fails.
+need() {
+	local packages=$1
+	shift
+	"$@" >/dev/null 2>&1 || printf '%s\n' $packages
+}
+
+# Missing packages, besides the server, for the given purposes.
 missing_packages() {
 	local purpose
 	for purpose; do
@@ -36,73 +41,64 @@ missing_packages() {
 }
 
 missing_for_build() {
-	command -v make >/dev/null || echo make
-	command -v gcc >/dev/null || printf '%s\n' gcc libc6-dev
+	need make command -v make
+	need 'gcc libc6-dev' command -v gcc
 }
 
 # To explore the models.
 missing_for_model() {
-	command -v spin >/dev/null || echo spin
-	command -v gcc >/dev/null || printf '%s\n' gcc libc6-dev
+	need spin command -v spin
+	need 'gcc libc6-dev' command -v gcc
 }
 
 missing_for_tests() {
 	missing_for_model
-	command -v prove >/dev/null || echo perl
-	command -v faketime >/dev/null || echo faketime
-	perl -MIPC::Run -MTest::More -e 1 2>/dev/null || echo libipc-run-perl
+	need perl command -v prove
+	need faketime command -v faketime
+	need libipc-run-perl perl -MIPC::Run -MTest::More -e 1
 }
 
 # Without one of these, a test is skipped. A Node.js that is not Debian's cannot
 # use Debian's library; then the test gets the library from npm.
 missing_for_clients() {
-	/usr/bin/python3 -c 'import psycopg' || echo python3-psycopg
-	/usr/bin/python3 -c 'import psycopg2' || echo python3-psycopg2
-	python_packages psycopg_pool pytest xdist tooz django sqlalchemy
-	/usr/bin/ruby -e 'require "active_record"' || echo ruby-activerecord
-	/usr/bin/ruby -e 'require "pg"' || echo ruby-pg
-	/usr/bin/ruby -e 'require "minitest"' || echo ruby-minitest
-	command -v go >/dev/null || printf '%s\n' golang-go gcc libc6-dev
-	[[ -e /usr/share/gocode/src/github.com/jackc/pgx/v4 ]] || echo golang-github-jackc-pgx-v4-dev
-	command -v javac >/dev/null || echo default-jdk-headless
-	[[ -e /usr/share/java/postgresql.jar ]] || echo libpostgresql-jdbc-java
-	node -e 'require("pg")' || command -v npm >/dev/null || echo node-pg
-	PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || echo pgbouncer
-	command -v dot >/dev/null || echo graphviz
-	command -v prometheus-postgres-exporter >/dev/null || echo prometheus-postgres-exporter
-	plproxy_package
-} 2>/dev/null
-
-# Debian's packages of these modules.
-python_packages() {
 	local module
-	for module; do
-		/usr/bin/python3 -c "import $module" || case $module in
-			psycopg_pool) echo python3-psycopg-pool ;;
-			xdist) echo python3-pytest-xdist ;;
-			*) echo "python3-$module" ;;
-		esac
+	for module in psycopg psycopg2 pytest tooz django sqlalchemy; do
+		need "python3-$module" /usr/bin/python3 -c "import $module"
 	done
-} 2>/dev/null
+	need python3-psycopg-pool /usr/bin/python3 -c 'import psycopg_pool'
+	need python3-pytest-xdist /usr/bin/python3 -c 'import xdist'
+	need ruby-activerecord /usr/bin/ruby -e 'require "active_record"'
+	need ruby-pg /usr/bin/ruby -e 'require "pg"'
+	need ruby-minitest /usr/bin/ruby -e 'require "minitest"'
+	need 'golang-go gcc libc6-dev' command -v go
+	need golang-github-jackc-pgx-v4-dev test -e /usr/share/gocode/src/github.com/jackc/pgx/v4
+	need default-jdk-headless command -v javac
+	need libpostgresql-jdbc-java test -e /usr/share/java/postgresql.jar
+	command -v npm >/dev/null || need node-pg node -e 'require("pg")'
+	need pgbouncer test -x /usr/sbin/pgbouncer
+	need graphviz command -v dot
+	need prometheus-postgres-exporter command -v prometheus-postgres-exporter
+	plproxy_package
+}
 
 # It belongs to a server of Debian's.
 plproxy_package() {
-	if [[ $PG_CONFIG =~ ^/usr/lib/postgresql/([0-9]+)/ && ! -e /usr/share/postgresql/${BASH_REMATCH[1]}/extension/plproxy.control ]]; then
-		echo "postgresql-${BASH_REMATCH[1]}-plproxy"
+	if [[ $PG_CONFIG =~ ^/usr/lib/postgresql/([0-9]+)/ ]]; then
+		need "postgresql-${BASH_REMATCH[1]}-plproxy" test -e "/usr/share/postgresql/${BASH_REMATCH[1]}/extension/plproxy.control"
 	fi
 }
 
 missing_for_static() {
 	local command
 	for command in clang clang-tidy cppcheck shellcheck pyflakes3; do
-		command -v "$command" >/dev/null || echo "$command"
+		need "$command" command -v "$command"
 	done
 }
 
 missing_for_server() {
-	command -v dpkg-source >/dev/null || echo dpkg-dev
-	command -v bison >/dev/null || echo bison
-	command -v flex >/dev/null || echo flex
+	need dpkg-dev command -v dpkg-source
+	need bison command -v bison
+	need flex command -v flex
 }
 
 as_root() {
@@ -113,97 +109,82 @@ as_root() {
 	fi
 }
 
+update_packages() {
+	as_root apt-get -qq update >&2 || echo 'no fresh list of packages' >&2
+}
+
+apt_install() {
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "$@" >&2
+}
+
 # Some packages start a service at once and at every boot: PostgreSQL on port
 # 5432, PgBouncer, the exporter. The tests need only the programs. So a policy
-# forbids starting services, and is removed after the installation.
-#
-# Only one run at a time installs: it locks the folder of the policy. If a run
-# that has the lock finds a policy of ours, that was left by a run that was
-# killed.
+# forbids starting services, and is removed after the installation. A machine
+# that has a policy of its own keeps that.
 unwanted_services=(pgbouncer prometheus-postgres-exporter)
 no_cluster_file=/etc/postgresql-common/createcluster.d/zz_lease_lock_install.conf
 policy_file=/usr/sbin/policy-rc.d
-kept_policy_file=$policy_file.lease_lock_kept
-
-# File descriptor of the lock, while this run holds it.
-install_lock=
-
-is_own_policy() {
-	grep -qs lease_lock "$policy_file"
-}
 
 forbid_services() {
-	exec {install_lock}<"${policy_file%/*}"
-	if ! flock -w 600 "$install_lock"; then
-		echo 'another installation for lease_lock does not end' >&2
-		exec {install_lock}<&-
-		install_lock=
-		exit 1
-	fi
-
 	as_root install -d -m 755 "${no_cluster_file%/*}"
 	echo 'create_main_cluster = false' | as_root tee "$no_cluster_file" >/dev/null
-
-	# A policy that the machine already has still decides about all other
-	# services.
-	if [[ -e $policy_file ]] && ! is_own_policy; then
-		as_root mv "$policy_file" "$kept_policy_file"
-	fi
+	[[ ! -e $policy_file ]] || return 0
 	as_root tee "$policy_file" >/dev/null <<-EOP
 		#!/bin/sh
 		# Of lease_lock, while it installs packages.
 		for name in ${unwanted_services[*]}; do
 			case "\$*" in *\$name*) exit 101 ;; esac
 		done
-		[ ! -x $kept_policy_file ] || exec $kept_policy_file "\$@"
 	EOP
 	as_root chmod 755 "$policy_file"
 }
 
-# Removes the policy, and continues if a step fails, because this also runs when
-# a script is stopped. Does nothing in a run that set no policy.
+# Also removes what a run left that was killed.
 allow_services() {
-	[[ -n $install_lock ]] || return 0
-	if [[ -e $no_cluster_file ]]; then
-		as_root rm -f "$no_cluster_file" || true
-		as_root rmdir -p --ignore-fail-on-non-empty "${no_cluster_file%/*}" || true
-	fi
-	if [[ -e $kept_policy_file ]]; then
-		as_root mv "$kept_policy_file" "$policy_file" || true
-	elif is_own_policy; then
-		as_root rm -f "$policy_file" || true
-	fi
-	exec {install_lock}<&-
-	install_lock=
+	as_root rm -f "$no_cluster_file" || true
+	as_root rmdir -p --ignore-fail-on-non-empty "${no_cluster_file%/*}" || true
+	! grep -qs lease_lock "$policy_file" || as_root rm -f "$policy_file" || true
 }
 
-# Do not start the service at the next boot either, with systemd or with init
-# scripts.
+# Nor is the service to run now, or to start at the next boot, with systemd or
+# with init scripts.
 disable_services() {
 	local package
 	for package in "${unwanted_services[@]}"; do
 		if [[ " $* " == *" $package "* ]]; then
+			as_root invoke-rc.d "$package" stop || true
 			as_root deb-systemd-helper disable "$package.service" || true
 			as_root update-rc.d "$package" disable || true
 		fi
 	done
 } >/dev/null 2>&1
 
-# In a subshell, since what the packages start must not keep the lock.
-apt_install() (
-	[[ -z $install_lock ]] || exec {install_lock}<&-
-	as_root env DEBIAN_FRONTEND=noninteractive \
-		apt-get -qq -y --no-install-recommends install "$@" >&2
-)
-
-# These packages are optional: a test whose client is missing is skipped.
-install_clients() {
-	local package
-	apt_install "$@" && return
-	for package; do
-		apt_install "$package" || echo "$package cannot be installed: a test will be skipped" >&2
+# Installs packages, and those that are optional: a test whose client is missing
+# is skipped. Arguments: packages, "--", optional ones. A subshell has the lock,
+# since one run at a time may change the policy; what the packages start must
+# not keep it.
+install_without_services() (
+	local package required=()
+	while [[ $1 != -- ]]; do
+		required+=("$1")
+		shift
 	done
-}
+	shift
+	exec 9<"${policy_file%/*}"
+	if ! flock -w 600 9; then
+		echo 'another installation for lease_lock does not end' >&2
+		exit 1
+	fi
+	trap allow_services EXIT
+	forbid_services
+	{
+		((${#required[@]} == 0)) || apt_install "${required[@]}"
+		(($# == 0)) || apt_install "$@" || for package; do
+			apt_install "$package" || echo "$package cannot be installed: a test will be skipped" >&2
+		done
+		disable_services "$@"
+	} 9<&-
+)
 
 # Installs what is missing for the given purposes, and sets PG_CONFIG unless the
 # caller chose a server. Uses neither the network nor sudo if nothing is
@@ -218,17 +199,13 @@ install_missing() {
 	fi
 
 	echo 'Installing what is missing ...' >&2
-	as_root apt-get -qq update >&2 || echo 'no fresh list of packages' >&2
+	update_packages
 	if [[ -z $PG_CONFIG ]]; then
 		version=$(server_version_to_install)
 		missing+=("postgresql-$version" "postgresql-server-dev-$version")
 		[[ " $* " != *' tests '* ]] || clients+=("postgresql-$version-plproxy")
 	fi
-	forbid_services
-	((${#missing[@]} == 0)) || apt_install "${missing[@]}"
-	((${#clients[@]} == 0)) || install_clients "${clients[@]}"
-	allow_services
-	disable_services "${clients[@]}"
+	install_without_services "${missing[@]}" -- "${clients[@]}"
 	[[ -n $PG_CONFIG ]] || find_server
 	if [[ -z $PG_CONFIG ]]; then
 		echo 'no PostgreSQL server 15 or later with its headers, even after the installation' >&2

@@ -175,7 +175,6 @@ clean_up() {
 		} 2>/dev/null # the shell would report on each
 		rm -rf "$folder"
 	fi
-	allow_services
 }
 
 # Must come first in a script: from here on, nothing is left behind, however the

@@ -25,7 +25,6 @@ sub script
 		set -euo pipefail
 		source scripts/lib/throwaway.bash
 		policy_file=$policy
-		kept_policy_file=$policy.kept
 		no_cluster_file=$root/etc/createcluster.d/no.conf
 		as_root() { [[ -n \$ROOT_WORKS ]] && "\$@"; }
 		$commands
@@ -42,7 +41,7 @@ sub write_policy
 {
 	my ($text) = @_;
 
-	unlink $policy, "$policy.kept";
+	unlink $policy;
 	append_to_file($policy, "#!/bin/sh\n$text\n") if defined $text;
 	return;
 }
@@ -125,46 +124,38 @@ foreach my $end ('exit 0', 'exit 3', 'false', 'kill -TERM $$; sleep 60', 'kill -
 	ok(-e $policy, "$end: the policy of the other run stays");
 }
 
-# Ours comes and goes, and that of the machine is there again.
-write_policy('exit 0 # of the machine');
-like(script('forbid_services; cat "$policy_file"'), qr/Of lease_lock/, 'a policy of our own');
-like(slurp_file($policy), qr/of the machine/, 'and that of the machine is there again');
-ok(!-e "$policy.kept" && !-e "$root/etc", 'and nothing else');
+# While packages are installed, a policy forbids to start services.
+my $install = 'apt_install() { cat "$policy_file" "$no_cluster_file"; echo "installs $*"; }; install_without_services a b -- c';
+
 write_policy(undef);
-like(script('forbid_services; cat "$policy_file"; exit 1', FAILS => 1), qr/Of lease_lock/, 'where the machine has none');
-ok(!-e $policy, 'it has none again');
+like(script($install), qr/Of lease_lock.*create_main_cluster = false\ninstalls a b\n.*installs c\n/s, 'a policy while it installs');
+ok(!-e $policy && !-e "$root/etc", 'and nothing of it afterwards');
+foreach my $end ('false', 'kill -TERM $BASHPID; sleep 60', 'kill -INT $BASHPID; sleep 60')
+{
+	is(script("apt_install() { $end; }; install_without_services a -- || exit", FAILS => 1), '', "$end: not installed");
+	ok(!-e $policy && !-e "$root/etc", "$end: nothing of the policy");
+}
+like(script('apt_install() { [[ $* != *bad* ]] && echo "installs $*"; }; install_without_services -- good bad', FAILS => 1),
+	qr/^installs good$/m, 'what is optional may fail');
 
-# The clean-up also works when a part of it is done already.
+# A machine that has a policy keeps it. One that a killed run left is not the machine's.
 write_policy('exit 0 # of the machine');
-script('forbid_services; as_root() { [[ $1 != rm ]] && "$@"; }', FAILS => 1);
-like(slurp_file($policy), qr/of the machine/, 'a step that fails does not keep the policy');
-
-# A policy that a killed run left behind counts as ours, not as the machine's.
+like(script($install), qr/of the machine/, 'the policy of the machine decides');
+like(slurp_file($policy), qr/of the machine/, 'and stays');
 write_policy('# Of lease_lock, while it installs packages.');
-script('forbid_services');
-ok(!-e $policy && !-e "$policy.kept", 'a policy that was left is removed');
+script($install);
+ok(!-e $policy, 'a policy that was left is removed');
 
 # A second run waits for the first.
-{
-	write_policy(undef);
-	my $order = script(<<'RUNS');
-		forbid_services
-		(
-			trap - EXIT
-			exec {install_lock}<&-
-			forbid_services
-			echo second
-			allow_services
-		) &
-		second=$!
-		until grep -qs "^PPid:[[:space:]]*$second\$" /proc/[0-9]*/status; do sleep 0.1; done
-		echo first
-		allow_services
-		wait "$second"
+write_policy(undef);
+is(script(<<'RUNS'), "first\nsecond\n", 'one run installs at a time');
+	waits() { grep -q -- "-> FLOCK .*:$(stat -c %i "${policy_file%/*}") " /proc/locks; }
+	apt_install() { until waits; do sleep 0.1; done; echo first; }
+	second() { apt_install() { echo second; }; install_without_services a --; }
+	(until [[ -e $policy_file ]]; do sleep 0.1; done && second) &
+	install_without_services a --
+	wait $!
 RUNS
-	is($order, "first\nsecond\n", 'one run installs at a time');
-	ok(!-e $policy, 'and in the end there is no policy');
-}
 
 # The tests of a client are skipped, and say so, where its language is missing.
 {
