@@ -4,8 +4,16 @@
 # Root writes nothing there, because that user could have left a symbolic link.
 # The script removes all of it when it ends. Sourced by demo and the checks.
 
-# shellcheck source-path=SCRIPTDIR
 source "${BASH_SOURCE[0]%/*}/packages.bash"
+
+# Prints the help of the script, which is the comment at its head, and exits with this status.
+usage() {
+	(($1 == 0)) || exec >&2
+	sed -n '1d; /^#/!q; s/^# \{0,1\}//p' "$0"
+	exit "$1"
+}
+
+[[ ${1-} != --help && ${1-} != -h ]] || usage 0
 
 # Empty until the folder exists, and until a command runs in it.
 folder=
