@@ -14,17 +14,6 @@ find_server() {
 	done < <(find /usr/lib/postgresql -mindepth 1 -maxdepth 1 -name '[0-9]*' 2>/dev/null | sort -V)
 }
 
-# The newest server version that is installed without its headers, else the
-# version that the distribution offers.
-server_version_to_install() {
-	local version
-	version=$({ find /usr/lib/postgresql -path '*/bin/postgres' 2>/dev/null || true; } | cut -d/ -f5 | sort -n | tail -n 1)
-	if ((${version:-0} < 15)); then
-		version=$(apt-cache depends postgresql | sed -n 's/.*Depends: postgresql-\([0-9]*\)$/\1/p' | head -n 1)
-	fi
-	echo "${version:?no PostgreSQL server package found}"
-}
-
 # Runs a command silently, and prints the packages if it fails.
 need() {
 	local packages=$1
@@ -201,7 +190,8 @@ install_missing() {
 	echo 'Installing what is missing ...' >&2
 	update_packages
 	if [[ -z $PG_CONFIG ]]; then
-		version=$(server_version_to_install)
+		version=$(apt-cache depends postgresql | sed -n 's/.*Depends: postgresql-\([0-9]*\)$/\1/p' | head -n 1)
+		: "${version:?no PostgreSQL server package found}"
 		missing+=("postgresql-$version" "postgresql-server-dev-$version")
 		[[ " $* " != *' tests '* ]] || clients+=("postgresql-$version-plproxy")
 	fi
