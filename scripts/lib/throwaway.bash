@@ -4,16 +4,8 @@
 # Root writes nothing there, because that user could have left a symbolic link.
 # The script removes all of it when it ends. Sourced by demo and the checks.
 
+source "${BASH_SOURCE[0]%/*}/usage.bash"
 source "${BASH_SOURCE[0]%/*}/packages.bash"
-
-# Prints the help of the script, which is the comment at its head, and exits with this status.
-usage() {
-	(($1 == 0)) || exec >&2
-	sed -n '1d; /^#/!q; s/^# \{0,1\}//p' "$0"
-	exit "$1"
-}
-
-[[ ${1-} != --help && ${1-} != -h ]] || usage 0
 
 # Empty until the folder exists, and until a command runs in it.
 folder=
@@ -119,8 +111,9 @@ build_and_start() {
 	exit 1
 }
 
+# Those of the whole machine, if the folder had no name.
 processes_inside() {
-	find /proc/[0-9]*/cwd -prune -lname "$work/*" 2>/dev/null | cut -d/ -f3
+	find /proc/[0-9]*/cwd -prune -lname "${work:?}/*" 2>/dev/null | cut -d/ -f3
 }
 
 # A postmaster ends its children and its shared memory at SIGQUIT. Killed, it
