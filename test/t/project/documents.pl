@@ -1,4 +1,4 @@
-# The examples in the documents print what the documents say, and links are not broken.
+# The examples in the documents print what the documents say, links are not broken, and promises name tests.
 #
 # A block of SQL is run in a session for the whole document, in a database of its own. If a block of text
 # follows it with nothing in between, that is its output. Comments before a block say more:
@@ -266,6 +266,13 @@ sub broken_links
 }
 
 is_deeply(broken_links($_), [], "$_: links") foreach @documents;
+
+# The rows of the table: a name, a promise, links to tests.
+my ($promises) = slurp_file("$root/README.md") =~ /^## What is promised$(.*?)^## /ms;
+my @rows = $promises =~ /^\| [a-z].*/mg;
+
+cmp_ok(scalar @rows, '>', 5, 'promises');
+is(join("\n", grep { !m{\]\(test/[^)]+\)[^|]*\|$} } @rows), '', 'each names a test');
 
 my $node = start_node('documents',
 	"shared_preload_libraries = 'lease_lock'\nmax_prepared_transactions = 5\n");
