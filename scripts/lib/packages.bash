@@ -77,6 +77,12 @@ plproxy_package() {
 	fi
 }
 
+# Without the Python packages, Patroni does not know etcd.
+missing_for_patroni() {
+	need 'patroni python3-etcd python3-dnspython' command -v patroni
+	need etcd-server command -v etcd
+}
+
 missing_for_static() {
 	local command
 	for command in clang clang-tidy cppcheck shellcheck pyflakes3; do
@@ -107,10 +113,10 @@ apt_install() {
 }
 
 # Some packages start a service at once and at every boot: PostgreSQL on port
-# 5432, PgBouncer, the exporter. The tests need only the programs. So a policy
+# 5432, PgBouncer, the exporter, etcd. The tests need only the programs. So a policy
 # forbids starting services, and is removed after the installation. A machine
 # that has a policy of its own keeps that.
-unwanted_services=(pgbouncer prometheus-postgres-exporter)
+unwanted_services=(pgbouncer prometheus-postgres-exporter etcd patroni)
 no_cluster_file=/etc/postgresql-common/createcluster.d/zz_lease_lock_install.conf
 policy_file=/usr/sbin/policy-rc.d
 
@@ -138,12 +144,12 @@ allow_services() {
 # Nor is the service to run now, or to start at the next boot, with systemd or
 # with init scripts.
 disable_services() {
-	local package
-	for package in "${unwanted_services[@]}"; do
-		if [[ " $* " == *" $package "* ]]; then
-			as_root invoke-rc.d "$package" stop || true
-			as_root deb-systemd-helper disable "$package.service" || true
-			as_root update-rc.d "$package" disable || true
+	local service
+	for service in "${unwanted_services[@]}"; do
+		if [[ " $* " == *" $service"* ]]; then
+			as_root invoke-rc.d "$service" stop || true
+			as_root deb-systemd-helper disable "$service.service" || true
+			as_root update-rc.d "$service" disable || true
 		fi
 	done
 } >/dev/null 2>&1
