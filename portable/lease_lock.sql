@@ -138,13 +138,15 @@ BEGIN
 		HINT = 'Give a name of 1 to 1024 bytes.';
 END $$;
 
-/* An interval that does not depend on calendar and time zone: a month has 30 days, and a day 24 hours. */
+/*
+ * An interval that does not depend on calendar and time zone: a month has 30
+ * days, and a day 24 hours. The epoch of an interval counts 365.25 days for each
+ * full year, which is 453600 seconds more than twelve months. Without FROM, as
+ * _lease_caller below.
+ */
 CREATE OR REPLACE FUNCTION _lease_span(i interval) RETURNS interval
 	LANGUAGE sql IMMUTABLE AS $$
-	SELECT (days.n * 86400000000 + extract(epoch FROM i - make_interval(months => months.n::int)
-		- make_interval(days => extract(day FROM i)::int)) * 1000000)::float8 * interval '1 microsecond'
-	FROM (SELECT extract(year FROM i) * 12 + extract(month FROM i) AS n) AS months,
-		LATERAL (SELECT months.n * 30 + extract(day FROM i) AS n) AS days
+	SELECT ((extract(epoch FROM i) - extract(year FROM i) * 453600) * 1000000)::float8 * interval '1 microsecond'
 $$;
 
 CREATE OR REPLACE FUNCTION _lease_check_ttl(resource text, ttl interval) RETURNS interval
