@@ -68,6 +68,16 @@ BEGIN
 			DETAIL = 'Functions of theirs could run with the rights of the lease functions.',
 			HINT = 'Use a schema of its own, or REVOKE CREATE ON SCHEMA.';
 	END IF;
+	SELECT string_agg(pg_describe_object(d.classid, d.objid, 0), ', ') INTO others
+	FROM pg_depend AS d JOIN pg_shdepend AS o ON o.classid = d.classid AND o.objid = d.objid AND o.deptype = 'o'
+	WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = home AND o.refobjid <> quote_ident(current_user)::regrole
+		AND o.dbid = (SELECT oid FROM pg_database WHERE datname = current_database());
+	IF others IS NOT NULL THEN
+		RAISE insufficient_privilege USING
+			MESSAGE = format('schema %I has objects of other roles', current_schema()),
+			DETAIL = format('The lease functions could take them for their own: %s.', others),
+			HINT = 'Use a schema of its own.';
+	END IF;
 	IF to_regprocedure(quote_ident(current_schema()) || '.lease_portable_version()') IS NOT NULL THEN
 		EXECUTE format('SELECT %I.lease_portable_version()', current_schema()) INTO installed;
 	END IF;
@@ -75,6 +85,7 @@ BEGIN
 		RAISE object_not_in_prerequisite_state USING
 			MESSAGE = format('schema %I has a newer version of lease_lock: %s', current_schema(), installed);
 	END IF;
+	PERFORM set_config('lease_portable.has_view', (to_regclass(quote_ident(current_schema()) || '.lease_status') IS NOT NULL)::text, true);
 	-- For the functions below, which take over this path. Types are not looked for in pg_temp.
 	PERFORM set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 	PERFORM set_config('lease_portable.installed_by', pg_current_xact_id()::text, true);
@@ -1152,7 +1163,14 @@ FROM lease_lock AS l
 WHERE l.owner IS NOT NULL OR l.expires_at > c.now;
 COMMENT ON VIEW lease_status IS
 	'leases that were granted and not released, or are kept by min_hold, with their owners and ends';
-GRANT SELECT ON lease_status TO PUBLIC;
+
+/* An update leaves it as it is: it may have been revoked. */
+DO $$
+BEGIN
+	IF NOT current_setting('lease_portable.has_view')::bool THEN
+		GRANT SELECT ON lease_status TO PUBLIC;
+	END IF;
+END $$;
 
 /* The functions with an underscore are parts of the others. */
 DO $$

@@ -52,6 +52,22 @@ foreach my $grantee ('PUBLIC', 'guest')
 	like(install('app', $file, 'CREATE SCHEMA open', "GRANT CREATE ON SCHEMA open TO $grantee", 'SET search_path = open'),
 		qr/42501: .*other roles may create objects in schema open: $grantee/, "not where $grantee may create objects");
 }
+# A role that could create objects once may have left some, for the file to find.
+$node->safe_psql('plain', "CREATE SCHEMA left_open; GRANT ALL ON SCHEMA left_open TO guest;
+	CREATE FUNCTION left_open.same(int, text) RETURNS bool LANGUAGE sql AS 'SELECT true'", extra_params => [ '-U', 'app' ]);
+foreach my $object (
+	[ 'TABLE', 'lease_lock', '(resource text)' ],
+	[ 'TYPE', '_lease_request', 'AS (resource text)' ],
+	[ 'FUNCTION', '_lease_caller(int)', q{RETURNS oid LANGUAGE sql AS 'SELECT 1::oid'} ],
+	[ 'OPERATOR', '=', '(LEFTARG = int, RIGHTARG = text, FUNCTION = left_open.same)' ])
+{
+	my ($kind, $name, $rest) = @$object;
+
+	$node->safe_psql('plain', "CREATE $kind left_open.$name $rest", extra_params => [ '-U', 'guest' ]);
+	like(install('app', $file, 'REVOKE CREATE ON SCHEMA left_open FROM guest', 'SET search_path = left_open'),
+		qr/42501: .*left_open has objects of other roles/, 'not beside the ' . lc($kind) . ' of another role');
+	$node->safe_psql('plain', "DROP $kind left_open.$name" . ($kind eq 'OPERATOR' ? ' (int, text)' : ''));
+}
 my $stderr;
 $node->psql('plain', "CREATE SCHEMA alone; SET search_path = alone;\n\\i $file", stderr => \$stderr, extra_params => [ '-U', 'app' ]);
 like($stderr,
@@ -106,6 +122,7 @@ like(install('app', $older, 'SET search_path = lease'), qr/55000: .*newer versio
 $node->safe_psql('plain', 'CREATE OR REPLACE FUNCTION lease.lease_portable_version() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN $$0.8.0$$'
 	=~ s/RETURN \$\$(.*)\$\$/AS \$\$ SELECT '$1' \$\$/r, extra_params => [ '-U', 'app' ]);
 is(install('app', $older, 'SET search_path = lease'), '', 'an older version is there');
+$node->safe_psql('plain', 'REVOKE SELECT ON lease.lease_status FROM PUBLIC; GRANT SELECT ON lease.lease_status TO guest', extra_params => [ '-U', 'app' ]);
 
 my $stop = "$PostgreSQL::Test::Utils::tmp_check/install_stop";
 my @runs = map {
@@ -125,7 +142,7 @@ is(value('app', 'SELECT lease_portable_version()'), '1.0.1', 'it is the newer on
 is(value('guest', "SELECT lease_token('door', 'ann')"), $token, 'leases and tokens stay');
 is(value('guest', "SELECT lease_contended('door') IS NULL, (SELECT count(session_pid) FROM lease_status)"), 't|0', 'what is new is there');
 is(value('admin', "SELECT lease_break('door'), has_function_privilege('guest', 'lease_break(text,interval)', 'EXECUTE'),
-	has_function_privilege('guest', 'lease_acquire_shared(text,interval,text)', 'EXECUTE')"), 't|f|f', 'privileges stay');
+	has_function_privilege('guest', 'lease_acquire_shared(text,interval,text)', 'EXECUTE'), has_table_privilege('admin', 'lease_status', 'SELECT')"), 't|f|f|f', 'privileges stay');
 
 # --- as an extension
 
