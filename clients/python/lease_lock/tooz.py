@@ -94,8 +94,9 @@ class LeaseLock(locking.Lock):      # type: ignore[misc]
 
 
 class LeaseDriver(coordination.CoordinationDriver):     # type: ignore[misc]
-    """The URL is one of libpq, with another scheme, and two more parameters: `ttl`, the time of a lease in seconds, and
-    `schema`, where the functions of the portable edition are.
+    """The URL is one of libpq, with another scheme, and two more parameters: `ttl`, the time of a lease in seconds
+    (`timeout`, as other drivers of tooz call it, if there is no ttl), and `schema`, where the functions of the portable
+    edition are.
     """
 
     CHARACTERISTICS = (
@@ -107,7 +108,7 @@ class LeaseDriver(coordination.CoordinationDriver):     # type: ignore[misc]
     def __init__(self, member_id: bytes, parsed_url: Any, options: dict[str, Any]) -> None:
         super().__init__(member_id, parsed_url, options)
         options = utils.collapse(options)
-        self._ttl = float(options.pop("ttl", 30))
+        self._ttl = float(options.pop("ttl", options.pop("timeout", 30)))
         self._schema = options.pop("schema", None)
         self._url = urlunsplit(("postgresql", parsed_url.netloc, parsed_url.path, urlencode(options), ""))
         self._leases: Optional[Leases] = None

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import threading
 import time
 
 import psycopg
@@ -50,6 +51,24 @@ async def test_a_busy_event_loop_does_not_stop_renewal(server, slow):
         time.sleep(4 * slow)
         assert server.is_held("busy")
         lease.check()
+
+
+@in_loop
+async def test_the_event_loop_does_not_wait_for_a_name_server(server, tmp_path, monkeypatch):
+    """libpq looks up the host of a service by itself, without a limit: not in the thread of the loop."""
+    (tmp_path / "services").write_text(f"[jobs]\nhost=localhost\nport={server.port}\nuser=postgres\ndbname=postgres\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    connect, threads = psycopg.pq.PGconn.connect_start, set()
+
+    def note(conninfo):
+        threads.add(threading.current_thread())
+        return connect(conninfo)
+
+    monkeypatch.setattr(psycopg.pq.PGconn, "connect_start", note)
+    async with AsyncLeases("service=jobs") as leases, leases.hold("jobs", ttl=600, wait=LONG) as lease:
+        async with lease.transaction() as cursor:
+            await cursor.execute("SELECT 1")
+    assert threads and threading.current_thread() not in threads
 
 
 @in_loop

@@ -73,6 +73,11 @@ def test_tooz_names_errors_and_locks_that_are_shared_or_broken(server, coordinat
     assert coordinator.get_lock(b"\xff").break_() and not other.release() and one.release()
     with pytest.raises(tooz.NotImplemented):
         coordinator.watch_join_group(b"group", print)
+    timed = LeaseDriver(b"member", netutils.urlsplit(f"postgresql-lease://postgres@127.0.0.1:{server.port}/postgres"),
+                        {"timeout": ["300"]})     # as other drivers of tooz call it
+    timed.start()
+    assert timed.get_lock(b"timed").acquire() and 30 < server.time_left("timed") <= 300
+    timed.stop()
     with pytest.raises(ToozConnectionError):
         LeaseDriver(b"member", netutils.urlsplit("postgresql-lease://127.0.0.1:1/none"), {}).start()
 
