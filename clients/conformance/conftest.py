@@ -53,8 +53,9 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: ("test_promise" not in item.nodeid, order.index(item.callspec.params["client"])))
 
 
-# What a source does not name must not come from the environment, unless the source is the environment.
-MISLEADING = {"PGHOST": "127.0.0.1", "PGPORT": "1", "PGUSER": "nobody", "PGDATABASE": "nowhere"}
+# What a source does not name must not come from the environment, unless the source is the environment. No server of the
+# tests listens at this address.
+MISLEADING = {"PGHOST": "127.0.0.2", "PGPORT": "1", "PGUSER": "nobody", "PGDATABASE": "nowhere"}
 
 
 @pytest.fixture

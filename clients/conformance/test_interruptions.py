@@ -10,7 +10,7 @@ import time
 import pytest
 
 from program import Failure
-from servers import wait_until
+from servers import LONG, wait_until
 
 TIMES = int(os.environ.get("LEASES_INTERRUPTS", "16"))
 
@@ -34,8 +34,8 @@ def test_an_interrupted_call_leaves_nothing(program, server, proxy, call):
     print(f"{call}: {interrupted} of {TIMES} interrupted")
     time.sleep(2)
     assert server.held("i:%") == []
-    wait_until(lambda: program("keeper", client="a") == {"leases": 0, "ending": 0, "waits": 0}, 30)
-    assert program("close", client="a") == []
+    wait_until(lambda: program("keeper", client="a") == {"leases": 0, "ending": 0, "waits": 0})
+    assert program("close", client="a", timeout=LONG) == []
 
 
 def interrupt(program, server, call, resource, after):
@@ -45,7 +45,7 @@ def interrupt(program, server, call, resource, after):
         server.sql("SELECT lease_acquire(%s, '1 hour', 'other')", resource)
         options["wait"] = 3600
     elif call in ("release", "end", "transaction"):
-        program("hold", **args)
+        program("hold", **{**args, "options": {**options, "wait": LONG}})
     if call == "transaction":
         command = program.start("transaction", lease=resource, statements=["SELECT 1"])
     elif call == "once":
@@ -80,10 +80,10 @@ def test_close_beside_a_call_leaves_nothing(start_program, server, proxy, beside
         # The first command of a program that can be interrupted occupies its main thread.
         call = program.start_hold(name, client=name, ttl=3600, wait=3600)
         time.sleep(random.uniform(0, 0.1))
-        close = program.start("close", client=name)
+        close = program.start("close", client=name, timeout=LONG)
         if beside == "a wait":
             server.sql("SELECT lease_release(%s, 'other')", name)
-        assert close.answer(30) == []
+        assert close.answer() == []
         try:
             call.answer()
         except Failure as failure:
@@ -105,5 +105,5 @@ def test_an_interrupted_close_goes_on(program, server, proxy):
             command.answer()
         except Failure as failure:
             assert failure.name == "Interrupted"
-            assert program("close", client=name) == []
+            assert program("close", client=name, timeout=LONG) == []
     assert server.held("k:%") == []

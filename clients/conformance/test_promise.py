@@ -62,13 +62,15 @@ def test_lost_before_granted_when_answers_do_not_come(server, proxy, slow, start
     assert granted_at(server, "answers") > event["at"]
 
 
-def test_the_end_of_a_call_is_not_confused_by_extra_float_digits(server, make_role, slow, start_holder):
-    """After a wait, the count starts when the lease was granted, which the server tells."""
+def test_the_end_of_a_call_is_not_confused_by_extra_float_digits(program, server, make_role, slow):
+    """After a wait, the count starts when the lease was granted, which the server tells: here 1.8 s, and not about 2."""
     role = make_role()
     role.alter("SET extra_float_digits = -15")
-    server.sql("SELECT lease_acquire('digits', '2500 ms', 'first')")
-    holder = start_holder(role.dsn, 6 * slow, "digits")
-    left = holder("state", lease="digits")["remaining"]
+    program.open(role.dsn)
+    program.hold("warm")
+    server.sql("SELECT lease_acquire('digits', '1800 ms', 'first')")
+    program.hold("digits", ttl=6 * slow)
+    left = program("state", lease="digits")["remaining"]
     assert left <= server.time_left("digits") - slow * 0.9
 
 

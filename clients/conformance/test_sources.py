@@ -30,7 +30,9 @@ SETUP = ["SET search_path = nowhere", "SET ROLE worker"]
 
 
 def source_of(server, kind):
-    return {"kind": kind, "service": "jobs", "conninfo": server.dsn(user="app"), "size": 2, "setup": SETUP}
+    if kind in ("service", "environment"):
+        return {"kind": kind, "service": "jobs"}
+    return {"kind": kind, "conninfo": server.dsn(user="app"), "size": 2, "setup": SETUP}
 
 
 @pytest.fixture
@@ -41,7 +43,8 @@ def program_for(server, request, start_program, tmp_path):
             return request.getfixturevalue("program")
         file = tmp_path / "services"
         file.write_text(f"[jobs]\nhost=127.0.0.1\nport={server.port}\nuser=app\ndbname=postgres\n")
-        env = {"PGPORT": str(server.port), "PGUSER": "app", "PGDATABASE": "postgres"} if kind == "environment" else {}
+        env = {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGUSER": "app", "PGDATABASE": "postgres"} \
+            if kind == "environment" else {}
         return start_program(PGSERVICEFILE=str(file), **env)
     return program_of
 
