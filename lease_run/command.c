@@ -65,12 +65,15 @@ static void
 command_stopped(int signo)
 {
 	bool		asks = signo == SIGTTIN || signo == SIGTTOU;
+	pid_t		foreground;
 
 	if (terminal < 0 || (!asks && signo != SIGTSTP))
 		return;
-	if (asks && tcgetpgrp(terminal) == getpgrp())
+	foreground = tcgetpgrp(terminal);
+	if (asks && foreground == getpgrp())
 		tcsetpgrp(terminal, command);
-	else
+	/* A command that was continued before it was given the terminal has asked twice. */
+	else if (!asks || foreground != command)
 	{
 		/* Some of the group may ignore what stopped the first process. */
 		signal_group(SIGSTOP);
