@@ -17,7 +17,7 @@ my $until_over = "SELECT pg_sleep(1.3 * $short)";
 my ($ann, $bob) = map { open_session($node) } 1, 2;
 
 # What must not wait fails here, and what must wait says so soon.
-$bob->query_safe("SET statement_timeout = '60 s'");
+$bob->query_safe("SET statement_timeout = '${PostgreSQL::Test::Utils::timeout_default}s'");
 $_->query_safe('SET lease_lock.purge_after = 0') foreach $ann, $bob;
 
 sub fresh
@@ -118,7 +118,7 @@ answers($bob, "SELECT lease_acquire_permit('r', 4, '1 h', 'bob')", 't', 'as one'
 
 # A shared lease beside one that has expired and is asserted, which keeps its row.
 fresh();
-$ann->query_safe("SELECT lease_acquire_shared('r', '300 ms', 'a'); BEGIN; SELECT lease_assert('r', 'a'), pg_sleep(0.4)");
+$ann->query_safe("SELECT lease_acquire_shared('r', '$short s', 'a'); BEGIN; SELECT lease_assert('r', 'a'), pg_sleep(1.3 * $short)");
 answers($bob, "SELECT lease_acquire_shared('r', '1 h', 'bob')", 't', 'a shared lease beside one that has expired and is asserted');
 answers($bob, "SELECT count(*) FROM lease_status WHERE owner = 'a'", 1, 'does not take that over');
 
