@@ -14,8 +14,6 @@
  */
 SELECT pg_catalog.set_config('lease_portable.schema', pg_catalog.quote_ident(pg_catalog.current_schema()), true);
 SET LOCAL search_path = pg_catalog, pg_temp;
--- Nor is a view read there, which could run functions with the rights of the superuser.
-SELECT set_config(name, 'view, foreign-table', true) FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind';
 
 DO $$
 DECLARE
@@ -33,7 +31,15 @@ BEGIN
 
 	-- From here on, no call can change a lease. Those that are open have ended.
 	EXECUTE format('LOCK TABLE %s.lease_lock IN ACCESS EXCLUSIVE MODE', home);
-	EXECUTE format('CREATE TEMP TABLE lease_taken_along ON COMMIT DROP AS SELECT * FROM %s.lease_lock', home);
+	-- Nor can it be replaced. A view, or a cast of a type, could run functions with the rights of the superuser.
+	portable := to_regclass(home || '.lease_lock');
+	IF (SELECT relkind FROM pg_class WHERE oid = portable) <> 'r'
+		OR EXISTS (SELECT FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+			WHERE a.attrelid = portable AND t.typnamespace <> 'pg_catalog'::regnamespace) THEN
+		RAISE wrong_object_type USING
+			MESSAGE = format('%s.lease_lock is not the table of the portable edition', home);
+	END IF;
+	EXECUTE format('CREATE TEMP TABLE lease_taken_along ON COMMIT DROP AS SELECT * FROM ONLY %s.lease_lock', home);
 	CREATE TEMP TABLE lease_privileges ON COMMIT DROP AS
 		SELECT p.proname, oidvectortypes(p.proargtypes) AS arguments, a.grantee, a.is_grantable
 		FROM pg_proc AS p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a

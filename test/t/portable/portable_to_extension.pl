@@ -53,6 +53,34 @@ like(run_file('postgres', 'to_extension.sql'), qr/2BP01/, 'a view that depends o
 is(value($leases, 'worker'), $before, 'and it is as it was');
 $node->safe_psql('moved', 'DROP VIEW mine');
 
+# The owner of the schema replaces the table by something that runs a function of his with the rights of the superuser, a view
+# or the cast of a type, while the script waits for him.
+value("CREATE SCHEMA own; CREATE TYPE own.text AS (t text); CREATE SEQUENCE own.calls");
+value("CREATE FUNCTION own.run(own.text) RETURNS text LANGUAGE plpgsql AS 'BEGIN PERFORM nextval(''own.calls''); RETURN \$1.t; END';
+	CREATE CAST (own.text AS text) WITH FUNCTION own.run AS IMPLICIT");
+my %replacement = (
+	VIEW => 'AS SELECT * FROM lease.moved_away WHERE own.run(ROW(resource)::own.text) IS NOT NULL',
+	TABLE => 'AS TABLE lease.moved_away; ALTER TABLE lease.lease_lock ALTER resource TYPE own.text USING ROW(resource)::own.text');
+foreach my $kind (sort keys %replacement)
+{
+	my $owner = $node->background_psql('moved', on_error_stop => 0, extra_params => [ '-U', 'app' ]);
+	my $stderr = '';
+
+	$owner->query_safe('BEGIN; LOCK TABLE lease.lease_lock');
+	my $script = IPC::Run::start([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-v', 'VERBOSITY=verbose', '--single-transaction',
+			'-d', $node->connstr('moved') . ' user=postgres application_name=script', '-c', 'SET search_path = lease', '-f', "$folder/to_extension.sql" ],
+		'<', \undef, '>', '/dev/null', '2>', \$stderr);
+	$node->poll_query_until('moved', "SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'script' AND wait_event_type = 'Lock'")
+	  or die 'the script does not wait';
+	$owner->query_safe("ALTER TABLE lease.lease_lock RENAME TO moved_away; CREATE $kind lease.lease_lock $replacement{$kind}; COMMIT");
+	$script->finish;
+	like($stderr, qr/42809.*is not the table of the portable edition/, "a $kind is not taken for the table");
+	is(value('SELECT is_called FROM own.calls'), 'f', 'and runs nothing');
+	$owner->query_safe("DROP $kind lease.lease_lock; ALTER TABLE lease.moved_away RENAME TO lease_lock");
+	$owner->quit;
+}
+is(value($leases, 'worker'), $before, 'and it is as it was');
+
 # Workers note each grant with its token while they hold the lease. They repeat what failed.
 $node->safe_psql('moved', "CREATE TABLE worked (n serial, resource text, token int8); GRANT ALL ON worked, worked_n_seq TO PUBLIC");
 my $stop = "$PostgreSQL::Test::Utils::tmp_check/moved_stop";
