@@ -5,14 +5,14 @@ import pytest
 from servers import LONG, wait_until
 
 
-def test_hold_excludes_until_it_is_released(program, dsn, server):
+def test_hold_excludes_until_it_is_released(program, dsn, server, slow):
     program.open(dsn)
     lease = program.hold("door", ttl=600, payload={"why": "paint"})
     assert 0 < lease["remaining"] <= 500
     assert server.sql("SELECT owner, token, payload FROM lease_status WHERE resource = 'door'") \
         == [(lease["owner"], int(lease["token"]), {"why": "paint"})]
     assert program.try_hold("door", "second") is None
-    taken = program.error("hold", client="a", lease="second", resource="door", options={"wait": 0.1})
+    taken = program.error("hold", client="a", lease="second", resource="door", options={"wait": slow})
     assert (taken.name, taken.resource, taken.reason, taken.blocked_by) == ("LeaseTaken", "door", "held", lease["owner"])
     assert 400 < taken.blocked_for <= 600
     assert program("release", lease="door") is True
