@@ -177,7 +177,7 @@ install_without_services() (
 		(($# == 0)) || apt_install "$@" || for package; do
 			apt_install "$package" || echo "$package cannot be installed: a test will be skipped" >&2
 		done
-		disable_services "$@"
+		disable_services "${required[@]}" "$@"
 	} 9<&-
 )
 

@@ -138,6 +138,9 @@ foreach my $end ('false', 'kill -TERM $BASHPID; sleep 60', 'kill -INT $BASHPID; 
 like(script('apt_install() { [[ $* != *bad* ]] && echo "installs $*"; }; install_without_services -- good bad', FAILS => 1),
 	qr/^installs good$/m, 'what is optional may fail');
 
+like(script('apt_install() { :; }; disable_services() { echo "disables $*"; }; install_without_services etcd-server -- pgbouncer'),
+	qr/^disables etcd-server pgbouncer$/m, 'no service of either kind starts at the next boot');
+
 # A machine that has a policy keeps it. One that a killed run left is not the machine's.
 write_policy('exit 0 # of the machine');
 like(script($install), qr/of the machine/, 'the policy of the machine decides');
