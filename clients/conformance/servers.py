@@ -173,7 +173,7 @@ class Proxy:
     """Passes connections on to a port of 127.0.0.1, as long as nothing is set.
 
     `swallow` (directions "request", "answer"): what comes is dropped, and an end is not passed on.
-    `delay`: seconds for each direction. `drip`: directions in which a byte comes at a time.
+    `mute_new`: the same for connections that begin from now on. `delay`: seconds for each direction. `drip`: directions in which a byte comes at a time.
     on(word, action): for the next request that has the word, in capitals or not: "cut" before it is passed on;
     "cut answer" or "swallow answer" after it was.
     """
@@ -182,6 +182,7 @@ class Proxy:
         self.to = port
         self.swallow, self.drip = set(), set()
         self.delay = {"request": 0, "answer": 0}
+        self.mute_new = False
         self.trigger = None     # word, action
         self.gone, self.muted = set(), set()       # sockets of clients
         self.seen = 0
@@ -203,6 +204,8 @@ class Proxy:
             except OSError:
                 return
             self.sockets.append(client)
+            if self.mute_new:
+                self.muted.add(client)
             try:
                 server = socket.create_connection(("127.0.0.1", self.to))
             except OSError:

@@ -69,6 +69,28 @@ def test_wait_is_the_limit_while_the_server_is_away(program, server, make_proxy)
     coming.answer()
 
 
+def test_a_wait_that_is_over_before_it_has_a_connection_tells_who_has_the_lease(program, server, proxy):
+    """The client cut that connection off itself, so that is no error of the server."""
+    server.sql("SELECT lease_acquire('w', '1 hour', 'other')")
+    program.open(server.dsn(proxy.port))
+    program.hold("renewed")     # its connection may be the keeper's from now on
+    program.hold("warm")
+    proxy.mute_new = True
+    taken = program.error("hold", client="a", lease="w", resource="w", options={"wait": 1})
+    assert (taken.name, taken.reason) == ("LeaseTaken", "held")
+
+
+@pytest.mark.full
+def test_a_wait_that_ends_in_an_outage_tells_of_the_outage(program, server, proxy):
+    server.sql("SELECT lease_acquire('w', '1 hour', 'other')")
+    program.open(server.dsn(proxy.port))
+    waiting = program.start_hold("w", wait=8)
+    wait_until(lambda: server.waiters("w") == 1)
+    proxy.silence()
+    proxy.cut()
+    assert waiting.error(limit=SHORT).name == "Driver"
+
+
 def test_a_wait_without_limit_goes_on_behind_a_network_that_was_silent(program, server, proxy):
     """What connects again while nothing comes through does not wait for that for ever."""
     server.sql("SELECT lease_acquire('w', '1 hour', 'other')")

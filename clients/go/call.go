@@ -110,13 +110,19 @@ func (c *call) await(ctx context.Context) (lease *Lease, done bool, err error) {
 // ask asks once; the wait at the server ends at until. done is false if it is to be
 // asked again.
 func (c *call) ask(ctx context.Context, used *link, until moment) (lease *Lease, done bool, err error) {
-	limit := forever
+	connecting, limit := patience, forever
+	if until != 0 {
+		connecting = shorter(patience, c.limit.left())
+	}
 	if until != never {
 		limit = until.left() + patience
 	}
-	result := used.run(ctx, shorter(patience, c.limit.left()), limit, func(schema string, conn *pgx.Conn) string {
+	result := used.run(ctx, connecting, limit, func(schema string, conn *pgx.Conn) string {
 		return c.request.statement(schema, conn, until, c.unanswered)
 	})
+	if until != 0 && result.sent == 0 && now() >= c.limit && ctx.Err() == nil {
+		return nil, true, c.last // the end of the wait cut off what was connecting
+	}
 	if result.err != nil {
 		done = c.failed(ctx, result)
 		return nil, done, c.last

@@ -73,7 +73,7 @@ export class Requests {
 
   async #flow(request, call) {
     const giveUp = now() + (request.wait || PATIENCE)
-    const state = { copies: 0, repeat: false, moved: false, place: null, refusal: null, giveUp }
+    const state = { copies: 0, repeat: false, moved: false, place: null, last: null, giveUp }
     state.end = request.wait === 0 ? giveUp : giveUp + PATIENCE // for a request that is without an answer
     try {
       const lease = await this.#insist(request, call, state)
@@ -102,13 +102,13 @@ export class Requests {
       }
       call.signal.throwIfAborted()
       if (error === null && now() < state.end) continue
+      error ??= new LeaseError(`the server answers too late to hold the lease on "${resource}"`, resource, 'late')
+      state.last = error
       if (error instanceof LeaseTaken) {
         delay = 50
-        state.refusal = error
         if (wait === 0 || now() >= state.giveUp || !(await this.#enter(resource, call, state))) throw error
         continue
       }
-      error ??= new LeaseError(`the server answers too late to hold the lease on "${resource}"`, resource, 'late')
       this.#decide(request, state, error)
       if (now() + delay >= state.giveUp) throw error
       this.#core.report('request', `could not ask for the lease on "${resource}", trying again`, error)
@@ -132,7 +132,11 @@ export class Requests {
 
   async #ask(request, call, state) {
     if (state.place === null) return this.#try(request, call, state)
-    const link = await this.#waits.take(PATIENCE, POLL, call.signal)
+    const limit = Math.max(1, Math.min(PATIENCE, state.giveUp - now()))
+    const link = await this.#waits.take(limit, POLL, call.signal).catch((error) => {
+      // The end of the wait cut off what was connecting. A timer may be a millisecond early.
+      throw now() + 1 >= state.giveUp ? state.last : error
+    })
     if (link) return this.#wait(link, request, call, state)
     return this.#inTurn(state, () => this.#try(request, call, state))
   }
@@ -141,7 +145,7 @@ export class Requests {
   async #inTurn(state, work) {
     const before = this.#poll
     const mine = before.then(() => {
-      if (now() >= state.giveUp) throw state.refusal
+      if (now() >= state.giveUp) throw state.last
       return work()
     })
     this.#poll = mine.catch(() => {})
@@ -166,7 +170,7 @@ export class Requests {
     const left = state.giveUp - now()
     if (left <= 0) {
       this.#waits.give(link)
-      throw state.refusal
+      throw state.last
     }
     let timer = null
     const stop = () => {

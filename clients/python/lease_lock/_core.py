@@ -253,9 +253,9 @@ class Core:
             call.pause = self.loop.at(now() + pause, partial(self._try, call))
 
     def _expire(self, call: Call) -> None:
-        """The limit is over. What the server is being asked has an end of its own."""
-        if call.link is None:
-            self._finish(call, call.last())
+        """The limit is over. What the server is being asked has an end of its own; so has a try that connects."""
+        if call.link is None or call.waits and call.link.connecting:
+            self._abandon(call, call.last())
 
     def _finish(self, call: Call, error: BaseException) -> None:
         call.outcome.give(error=error)

@@ -62,6 +62,11 @@ class Link:
         return self._task is not None
 
     @property
+    def connecting(self) -> bool:
+        """What it is to run was not sent yet."""
+        return self._task is not None and self._task.answer.sent is None
+
+    @property
     def unusable(self) -> bool:
         """Abandoned: its thread does not come back."""
         return self._task is None and self._inbox_closed

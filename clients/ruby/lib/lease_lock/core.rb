@@ -266,9 +266,9 @@ module LeaseLock
       end
     end
 
-    # The limit is over. What the server is being asked has an end of its own.
+    # The limit is over. What the server is being asked has an end of its own; so has a try that connects.
     def expire(call)
-      fail(call, call.last.call) if call.link.nil?
+      abandon_now(call, call.last.call) if call.link.nil? || (call.waits && call.link.connecting?)
     end
 
     def fail(call, error)

@@ -29,6 +29,11 @@ module LeaseLock
       !@task.nil?
     end
 
+    # What it is to run was not sent yet.
+    def connecting?
+      busy? && @task.sent.nil?
+    end
+
     # Abandoned: its thread does not come back.
     def unusable?
       @ended

@@ -276,10 +276,10 @@ final class Core {
         });
     }
 
-    /** The limit is over. What the server is being asked has an end of its own. */
+    /** The limit is over. What the server is being asked has an end of its own; so has a try that connects. */
     private void expire(Call call) {
-        if (call.link == null) {
-            fail(call, call.last.get());
+        if (call.link == null || call.waits && call.link.isConnecting()) {
+            abandon(call, call.last.get());
         }
     }
 

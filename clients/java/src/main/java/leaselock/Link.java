@@ -69,6 +69,11 @@ final class Link {
         return task != null;
     }
 
+    /** What it is to run was not sent yet. */
+    boolean isConnecting() {
+        return task != null && task.sent == 0;
+    }
+
     /** Abandoned: it does not come back. */
     boolean isUnusable() {
         return ended;
