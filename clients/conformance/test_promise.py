@@ -63,7 +63,7 @@ def test_lost_before_granted_when_answers_do_not_come(server, proxy, slow, start
 
 
 def test_the_end_of_a_call_is_not_confused_by_extra_float_digits(program, server, make_role, slow):
-    """After a wait, the count starts when the lease was granted, which the server tells: here 1.8 s, and not about 2."""
+    """After a wait, the count starts when the lease was granted, and the setting does not round what the server tells."""
     role = make_role()
     role.alter("SET extra_float_digits = -15")
     program.open(role.dsn)
