@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import Any, Iterator, NoReturn, Optional, Union
-from urllib.parse import urlencode, urlunsplit
+from urllib.parse import quote, urlencode
 
 import psycopg
 import tooz
@@ -110,7 +110,8 @@ class LeaseDriver(coordination.CoordinationDriver):     # type: ignore[misc]
         options = utils.collapse(options)
         self._ttl = float(options.pop("ttl", options.pop("timeout", 30)))
         self._schema = options.pop("schema", None)
-        self._url = urlunsplit(("postgresql", parsed_url.netloc, parsed_url.path, urlencode(options), ""))
+        # urlunsplit() would leave out the slashes before no host, and libpq does not know "+" for a space.
+        self._url = f"postgresql://{parsed_url.netloc}{parsed_url.path}?{urlencode(options, quote_via=quote)}"
         self._leases: Optional[Leases] = None
 
     def _start(self) -> None:

@@ -73,13 +73,25 @@ def test_tooz_names_errors_and_locks_that_are_shared_or_broken(server, coordinat
     assert coordinator.get_lock(b"\xff").break_() and not other.release() and one.release()
     with pytest.raises(tooz.NotImplemented):
         coordinator.watch_join_group(b"group", print)
-    timed = LeaseDriver(b"member", netutils.urlsplit(f"postgresql-lease://postgres@127.0.0.1:{server.port}/postgres"),
-                        {"timeout": ["300"]})     # as other drivers of tooz call it
-    timed.start()
-    assert timed.get_lock(b"timed").acquire() and 30 < server.time_left("timed") <= 300
-    timed.stop()
     with pytest.raises(ToozConnectionError):
         LeaseDriver(b"member", netutils.urlsplit("postgresql-lease://127.0.0.1:1/none"), {}).start()
+
+
+def test_tooz_without_a_host_in_the_url(server):
+    """As for a server on a socket."""
+    pytest.importorskip("tooz")
+    from oslo_utils import netutils
+    from urllib.parse import parse_qs
+
+    from lease_lock.tooz import LeaseDriver
+
+    url = netutils.urlsplit(f"postgresql-lease:///postgres?host=127.0.0.1&port={server.port}&user=postgres"
+                            "&application_name=the%20driver&timeout=300")     # as other drivers of tooz call the ttl
+    driver = LeaseDriver(b"member", url, parse_qs(url.query))
+    driver.start()
+    assert driver.get_lock(b"timed").acquire() and 30 < server.time_left("timed") <= 300
+    assert server.value("SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'the driver'")
+    driver.stop()
 
 
 def test_django(server):
