@@ -13,7 +13,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-eval { require IO::Pty; 1 } or plan skip_all => 'no IO::Pty (Debian: libio-pty-perl)';
+my $pty = eval { require IO::Pty; IO::Pty->new } or plan skip_all => 'no pseudo-terminal (Debian: libio-pty-perl)';
 
 my $node = start_node('terminal', 'shared_preload_libraries = lease_lock');
 my $folder = PostgreSQL::Test::Utils::tempdir();
@@ -22,7 +22,6 @@ my $lease_run = "lease_run -d '" . $node->connstr('postgres') . "'";
 $SIG{$_} = 'DEFAULT' foreach qw(INT QUIT HUP);
 
 # An interactive shell with job control at a terminal of its own.
-my $pty = IO::Pty->new;
 my $screen = '';
 my $shell = fork // die;
 if ($shell == 0)
@@ -140,7 +139,7 @@ type("fg; echo status \$?\n");
 ok(expect(qr/status 75/), 'fg tells that');
 
 # A command that reads from the terminal.
-type("$lease_run job sh -c 'echo began; read line; echo got \$line; read line; echo got \$line'; echo status \$?\n");
+type("$lease_run --ttl=5min job sh -c 'echo began; read line; echo got \$line; read line; echo got \$line'; echo status \$?\n");
 expect(qr/began/);
 type("hello\n");
 ok(expect(qr/got hello/), 'a command can read from the terminal');
@@ -160,9 +159,10 @@ ok(expect(qr/status 130/), 'and Ctrl-C ends it then');
 
 # One that reads in the background is stopped, like any job. Several times, since fg continues the command twice, once
 # with lease_run's whole job and once by lease_run. Whether it asks for the terminal between the two is left to chance.
+# TERMINAL_ROUNDS=n makes n rounds. The ttl is long, since a command that is stopped for longer is ended.
 foreach my $round (1 .. $ENV{TERMINAL_ROUNDS} // 5)
 {
-	type("$lease_run job sh -c 'read line; echo got \$line' &\n");
+	type("$lease_run --ttl=5min job sh -c 'read line; echo got \$line' &\n");
 	until_true('it stops', sub { type("jobs\n"); sleep 0.2; sysread($pty, $screen, 4096, length $screen); $screen =~ /Stopped/ });
 	type("fg\nfrom the background $round\n");
 	ok(expect(qr/got from the background $round/), "a command in the background reads after fg, round $round");

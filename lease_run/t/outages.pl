@@ -55,7 +55,7 @@ is_run(lease_run($node->connstr('postgres') . ' sslmode=frobnicate', 'job', 'ech
 	my ($run, $session);
 
 	$node->safe_psql('postgres', 'CREATE ROLE alone LOGIN CONNECTION LIMIT 1');
-	$session = IPC::Run::start([ 'psql', '-X', $node->connstr('postgres') . ' user=alone' ], '<pty<', \my $in, '>', \my $out, '2>', \my $err);
+	$session = IPC::Run::start([ 'psql', '-X', $node->connstr('postgres') . ' user=alone' ], '<', \my $in, '>', \my $out, '2>', \my $err);
 	until_sql('a session', $node, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'alone'}, 1);
 	$run = start_run($node->connstr('postgres') . ' user=alone', 'job', 'echo', 'ran');
 	until_message($run, qr/no answer .*too many connections for role "alone".*asking again/);
