@@ -248,8 +248,8 @@ class Proxy:
             target.sendall(data[n:n + 1])
             time.sleep(0.2)
 
-    def cut(self):
-        for sock in self.sockets[1:]:
+    def cut(self, sockets=None):
+        for sock in sockets or self.sockets[1:]:
             shut(sock)
 
     def close(self):

@@ -80,6 +80,47 @@ def test_a_wait_that_is_over_before_it_has_a_connection_tells_who_has_the_lease(
     assert (taken.name, taken.reason) == ("LeaseTaken", "held")
 
 
+def test_a_wait_without_room_for_a_connection_tries(program, server, make_role, make_proxy):
+    """On the connection that has tried before."""
+    role = make_role("CONNECTION LIMIT 1")
+    server.sql("SELECT lease_acquire('w', '1 hour', 'other')")
+    proxy = make_proxy()
+    program.open(server.dsn(proxy.port, user=role.name))
+    waiting = program.start_hold("w", wait=9)       # an idle connection may be closed after 10 seconds
+    wait_until(lambda: len(proxy.sockets) > 3)      # a second connection, which the server refuses
+    server.sql("SELECT lease_release('w', 'other')")
+    waiting.answer(limit=SHORT)
+
+
+def test_a_call_is_under_way_once(program, server, proxy):
+    """More waits than may try at once break in an outage, and one later than the others. Each lease is kept that is granted."""
+    names = [f"r{n}" for n in range(6)]
+    waits, sockets = [], {}
+    program.open(server.dsn(proxy.port))
+    for name in names:
+        server.sql("SELECT lease_acquire(%s, '1 hour', 'other')", name)
+        known = len(proxy.sockets)
+        waits.append(program.start_hold(name, wait=LONG))
+        wait_until(lambda: server.waiters(name) == 1)
+        sockets[name] = proxy.sockets[known:][-2:]
+    known = len(proxy.sockets)
+    proxy.silence()
+    for name in names[:5]:
+        proxy.cut(sockets[name])
+    wait_until(lambda: len(proxy.sockets) > known)
+    time.sleep(0.5)     # the others try, too
+    proxy.cut(sockets[names[5]])
+    time.sleep(0.5)
+    proxy.silence(False)
+    for name in names:
+        server.sql("SELECT lease_release(%s, 'other')", name)
+    for name, wait in zip(names, waits):
+        wait.answer(limit=2 * SHORT)
+    time.sleep(7)       # whatever else is under way has its end
+    for name in names:
+        assert program("release", lease=name) is True, name
+
+
 @pytest.mark.full
 def test_a_wait_that_ends_in_an_outage_tells_of_the_outage(program, server, proxy):
     server.sql("SELECT lease_acquire('w', '1 hour', 'other')")

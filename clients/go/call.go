@@ -28,6 +28,7 @@ type call struct {
 	lookedUp      bool
 	failures      int
 	last          error // what it returns when the time is over
+	refused       moment
 }
 
 func newCall(l *Leases, r *request) *call {
@@ -42,6 +43,10 @@ func (c *call) run(ctx context.Context) (*Lease, error) {
 	lease, err := c.try(ctx)
 	if isTaken(err) && c.request.wait != 0 {
 		lease, err = c.inLine(ctx)
+	}
+	var taken *LeaseTaken
+	if errors.As(err, &taken) && taken.BlockedFor != nil {
+		*taken.BlockedFor = longer(*taken.BlockedFor-time.Duration(now()-c.refused), 0)
 	}
 	if lease == nil && c.unanswered && c.request.ownOwner {
 		c.leases.keeper.forget(c.request)
@@ -83,7 +88,7 @@ func (c *call) inLine(ctx context.Context) (*Lease, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-c.limit.over():
-		return c.try(ctx)
+		return nil, c.over(ctx)
 	}
 	for {
 		lease, done, err := c.await(ctx)
@@ -93,6 +98,12 @@ func (c *call) inLine(ctx context.Context) (*Lease, error) {
 		if err := c.pause(ctx); err != nil {
 			return nil, err
 		}
+		if !done {
+			// Perhaps there is no room for another connection: what tries has one.
+			if lease, err := c.try(ctx); !isTaken(err) {
+				return lease, err
+			}
+		}
 	}
 }
 
@@ -100,6 +111,7 @@ func (c *call) inLine(ctx context.Context) (*Lease, error) {
 func (c *call) await(ctx context.Context) (lease *Lease, done bool, err error) {
 	used := c.leases.waits.take(ctx, earlier(c.limit, now().after(pollAfter)))
 	if used == nil {
+		c.failures = 0
 		lease, err = c.try(ctx)
 		return lease, true, err
 	}
@@ -110,14 +122,18 @@ func (c *call) await(ctx context.Context) (lease *Lease, done bool, err error) {
 // ask asks once; the wait at the server ends at until. done is false if it is to be
 // asked again.
 func (c *call) ask(ctx context.Context, used *link, until moment) (lease *Lease, done bool, err error) {
-	connecting, limit := patience, forever
-	if until != 0 {
+	asking, connecting, limit := ctx, patience, forever
+	if until == 0 {
+		var cancel context.CancelFunc
+		asking, cancel = context.WithTimeout(ctx, patience) // for all of it
+		defer cancel()
+	} else {
 		connecting = shorter(patience, c.limit.left())
 	}
 	if until != never {
 		limit = until.left() + patience
 	}
-	result := used.run(ctx, connecting, limit, func(schema string, conn *pgx.Conn) string {
+	result := used.run(asking, connecting, limit, func(schema string, conn *pgx.Conn) string {
 		return c.request.statement(schema, conn, until, c.unanswered)
 	})
 	if until != 0 && result.sent == 0 && now() >= c.limit && ctx.Err() == nil {
@@ -158,6 +174,7 @@ func (c *call) answered(ctx context.Context, result answer) (*Lease, bool, error
 }
 
 func (c *call) taken(row []*string) error {
+	c.refused = now()
 	taken := &LeaseTaken{ofResource: ofResource{c.request.resource}, Reason: *row[3]}
 	if row[4] != nil {
 		taken.BlockedBy = *row[4]

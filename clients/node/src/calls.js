@@ -17,7 +17,8 @@ export function within(promise, limit, late, signal) {
     const abort = () => end(reject, signal.reason)
     if (signal?.aborted) return abort()
     signal?.addEventListener('abort', abort)
-    if (limit < LONGEST) timer = setTimeout(() => end(reject, late()), Math.max(0, limit))
+    // Node.js rounds both ends of a timer down.
+    if (limit < LONGEST) timer = setTimeout(() => end(reject, late()), Math.max(0, Math.ceil(limit) + 1))
     promise.then((value) => end(resolve, value), (error) => end(reject, error))
   })
 }

@@ -73,7 +73,7 @@ export class Requests {
 
   async #flow(request, call) {
     const giveUp = now() + (request.wait || PATIENCE)
-    const state = { copies: 0, repeat: false, moved: false, place: null, last: null, giveUp }
+    const state = { copies: 0, repeat: false, moved: false, place: null, last: null, asked: null, failed: false, giveUp }
     state.end = request.wait === 0 ? giveUp : giveUp + PATIENCE // for a request that is without an answer
     try {
       const lease = await this.#insist(request, call, state)
@@ -81,6 +81,7 @@ export class Requests {
       this.#core.keeper.add(lease)
       return lease
     } catch (error) {
+      if (error.blockedFor) error.blockedFor = Math.max(0, error.blockedFor - (now() - state.asked))
       if (state.copies > 0 && request.ownOwner) this.#core.forget(request, state)
       throw error
     } finally {
@@ -94,7 +95,7 @@ export class Requests {
       let error
       try {
         const { lease, refusal } = await this.#ask(request, call, state)
-        this.#core.report.over('request')
+        if (!state.failed) this.#core.report.over('request')
         if (lease) return lease
         error = refusal
       } catch (failure) {
@@ -105,10 +106,12 @@ export class Requests {
       error ??= new LeaseError(`the server answers too late to hold the lease on "${resource}"`, resource, 'late')
       state.last = error
       if (error instanceof LeaseTaken) {
-        delay = 50
+        if (!state.failed) delay = 50
+        state.failed = false
         if (wait === 0 || now() >= state.giveUp || !(await this.#enter(resource, call, state))) throw error
         continue
       }
+      state.failed = true
       this.#decide(request, state, error)
       if (now() + delay >= state.giveUp) throw error
       this.#core.report('request', `could not ask for the lease on "${resource}", trying again`, error)
@@ -132,33 +135,39 @@ export class Requests {
 
   async #ask(request, call, state) {
     if (state.place === null) return this.#try(request, call, state)
-    const limit = Math.max(1, Math.min(PATIENCE, state.giveUp - now()))
-    const link = await this.#waits.take(limit, POLL, call.signal).catch((error) => {
-      // The end of the wait cut off what was connecting. A timer may be a millisecond early.
-      throw now() + 1 >= state.giveUp ? state.last : error
+    if (state.failed) {
+      // Perhaps there is no room for another connection: what tries has one.
+      return this.#inTurn(call, state, () => this.#try(request, call, state))
+    }
+    const left = Math.max(1, state.giveUp - now())
+    const link = await this.#waits.take(Math.min(PATIENCE, left), Math.min(POLL, left), call.signal).catch((error) => {
+      throw now() >= state.giveUp ? state.last : error // the end of the wait cut off what was connecting
     })
     if (link) return this.#wait(link, request, call, state)
-    return this.#inTurn(state, () => this.#try(request, call, state))
+    return this.#inTurn(call, state, () => this.#try(request, call, state))
   }
 
   // However many resources find no connection for waits, they use only one of those for tries.
-  async #inTurn(state, work) {
+  async #inTurn(call, state, work) {
     const before = this.#poll
-    const mine = before.then(() => {
-      if (now() >= state.giveUp) throw state.last
-      return work()
-    })
-    this.#poll = mine.catch(() => {})
-    return mine
+    let done
+    const mine = new Promise((resolve) => { done = resolve })
+    this.#poll = before.then(() => mine)
+    try {
+      await within(before, state.giveUp - now(), () => state.last, call.signal)
+      return await work()
+    } finally {
+      done()
+    }
   }
 
   async #try(request, call, state) {
     call.signal.throwIfAborted()
-    const limit = () => Math.max(1, Math.min(TRY, state.end - now()))
-    const link = await this.#tries.take(limit(), Math.max(1, state.giveUp - now()), call.signal)
-    if (!link) throw new Error('no connection in time')
+    const limit = (most) => Math.max(1, Math.min(most, state.end - now()))
+    const link = await this.#tries.take(limit(PATIENCE), Math.max(1, state.giveUp - now()), call.signal)
+    if (!link) throw state.last ?? new Error('no connection in time')
     try {
-      return await this.#send(link, request, state, 0, limit())
+      return await this.#send(link, request, state, 0, limit(TRY))
     } finally {
       if (!link.alive) this.#tries.clear()
       this.#tries.give(link)
@@ -207,7 +216,10 @@ export class Requests {
       throw error
     }
     const refusal = row.granted === 't' ? null : refusalOf(request, row)
-    if (refusal) return { lease: null, refusal }
+    if (refusal) {
+      state.asked = now()
+      return { lease: null, refusal }
+    }
     const granted = sent + 1000 * Number(row.waited)
     // A grant that took so long that it is nearly over is asked for again.
     if (ownOwner && now() > granted + ttl / 2) {

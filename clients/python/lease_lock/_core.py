@@ -144,7 +144,8 @@ class Core:
         self._run(call, self._tried)
 
     def _run(self, call: Call, done: Callable[..., None]) -> None:
-        if call.outcome.decided:
+        """Unless it runs: while it was in the backlog or paused, it may have been the head of its line."""
+        if call.outcome.decided or call.link is not None:
             return
         if not self._idle and len(self._busy) >= TRIES:
             self._backlog.append((call, done))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import Any, Iterator, NoReturn, Optional, Union
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
 import tooz
@@ -37,6 +37,12 @@ def resource_of(name: Union[bytes, str]) -> str:
     else:
         name = name.replace("\\", "\\\\")
     return name.replace("\0", "\\x00")
+
+
+def as_libpq(options: dict[str, Any], query: str) -> dict[str, Any]:
+    """A plus sign in the URL is one for libpq; tooz has taken it for a space."""
+    by_tooz, by_libpq = dict(parse_qsl(query)), dict(parse_qsl(query.replace("+", "%2B")))
+    return {name: by_libpq[name] if value == by_tooz.get(name) else value for name, value in options.items()}
 
 
 class LeaseLock(locking.Lock):      # type: ignore[misc]
@@ -107,10 +113,10 @@ class LeaseDriver(coordination.CoordinationDriver):     # type: ignore[misc]
 
     def __init__(self, member_id: bytes, parsed_url: Any, options: dict[str, Any]) -> None:
         super().__init__(member_id, parsed_url, options)
-        options = utils.collapse(options)
+        options = as_libpq(utils.collapse(options), parsed_url.query)
         self._ttl = float(options.pop("ttl", options.pop("timeout", 30)))
         self._schema = options.pop("schema", None)
-        # urlunsplit() would leave out the slashes before no host, and libpq does not know "+" for a space.
+        # urlunsplit() would leave out the slashes before no host.
         self._url = f"postgresql://{parsed_url.netloc}{parsed_url.path}?{urlencode(options, quote_via=quote)}"
         self._leases: Optional[Leases] = None
 

@@ -86,11 +86,11 @@ def test_tooz_without_a_host_in_the_url(server):
     from lease_lock.tooz import LeaseDriver
 
     url = netutils.urlsplit(f"postgresql-lease:///postgres?host=127.0.0.1&port={server.port}&user=postgres"
-                            "&application_name=the%20driver&timeout=300")     # as other drivers of tooz call the ttl
+                            "&application_name=the%20driver+1&timeout=300")     # as other drivers of tooz call the ttl
     driver = LeaseDriver(b"member", url, parse_qs(url.query))
     driver.start()
     assert driver.get_lock(b"timed").acquire() and 30 < server.time_left("timed") <= 300
-    assert server.value("SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'the driver'")
+    assert server.value("SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'the driver+1'")
     driver.stop()
 
 

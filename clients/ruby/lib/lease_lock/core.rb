@@ -145,9 +145,10 @@ module LeaseLock
       try(call)
     end
 
-    # A try, on a connection that is never used for waits.
+    # A try, on a connection that is never used for waits; unless the call runs: while it was in the backlog or paused, it
+    # may have been the head of its line.
     def try(call)
-      return if call.outcome.decided?
+      return if call.outcome.decided? || call.link
       return @backlog << call if @idle.empty? && @busy.size >= TRIES
       link = @idle.pop || Link.new(@loop, @source)
       @busy << link

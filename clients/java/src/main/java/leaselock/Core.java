@@ -147,9 +147,12 @@ final class Core {
         attempt(call);
     }
 
-    /** A try, on a connection that is never used for waits. */
+    /**
+     * A try, on a connection that is never used for waits; unless the call runs: while it was in the backlog or paused,
+     * it may have been the head of its line.
+     */
     private void attempt(Call call) {
-        if (call.outcome.isDone()) {
+        if (call.outcome.isDone() || call.link != null) {
             return;
         }
         if (idle.isEmpty() && busy.size() >= TRIES) {
