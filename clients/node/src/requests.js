@@ -150,7 +150,7 @@ export class Requests {
   // However many resources find no connection for waits, they use only one of those for tries.
   async #inTurn(call, state, work) {
     const before = this.#poll
-    let done
+    let done = () => {}
     const mine = new Promise((resolve) => { done = resolve })
     this.#poll = before.then(() => mine)
     try {
