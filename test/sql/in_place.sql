@@ -15,8 +15,24 @@ COMMIT;
 
 -- A lease that is only renewed stays where it is, too: its old versions are removed on the way.
 SELECT lease_acquire('door', '1 hour', 'ann');
-DO $$ BEGIN FOR i IN 1 .. 2000 LOOP PERFORM lease_renew('door', '2 hours', 'ann'); COMMIT; END LOOP; END $$;
-SELECT pg_relation_size('lease_lock') / current_setting('block_size')::int <= 5 AS is_small;
+DO $$
+DECLARE
+	before bigint;
+BEGIN
+	-- A snapshot of another session, such as autovacuum's, may keep some.
+	FOR attempt IN 1 .. 50 LOOP
+		before := pg_relation_size('lease_lock');
+		FOR i IN 1 .. 500 LOOP
+			PERFORM lease_renew('door', '2 hours', 'ann');
+			COMMIT;
+		END LOOP;
+		IF pg_relation_size('lease_lock') = before THEN
+			RAISE NOTICE 'the table does not grow';
+			RETURN;
+		END IF;
+	END LOOP;
+	RAISE NOTICE 'the table grows';
+END $$;
 
 DROP TABLE name;
 TRUNCATE lease_lock;

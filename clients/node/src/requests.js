@@ -150,14 +150,14 @@ export class Requests {
   // However many resources find no connection for waits, they use only one of those for tries.
   async #inTurn(call, state, work) {
     const before = this.#poll
-    let done = () => {}
-    const mine = new Promise((resolve) => { done = resolve })
-    this.#poll = before.then(() => mine)
+    const mine = {}
+    mine.end = new Promise((resolve) => { mine.over = resolve })
+    this.#poll = before.then(() => mine.end)
     try {
       await within(before, state.giveUp - now(), () => state.last, call.signal)
       return await work()
     } finally {
-      done()
+      mine.over()
     }
   }
 
