@@ -173,7 +173,8 @@ class Proxy:
     """Passes connections on to a port of 127.0.0.1, as long as nothing is set.
 
     `swallow` (directions "request", "answer"): what comes is dropped, and an end is not passed on.
-    `mute_new`: the same for connections that begin from now on. `delay`: seconds for each direction. `drip`: directions in which a byte comes at a time.
+    `mute_new`: the same for connections that begin from now on. `delay`: seconds for each direction. `drip`: directions in
+    which a byte comes at a time.
     on(word, action): for the next request that has the word, in capitals or not: "cut" before it is passed on;
     "cut answer" or "swallow answer" after it was.
     """

@@ -29,6 +29,17 @@ def test_a_transaction_begins_in_time_or_fails(program, server, make_role, slow,
     assert program("close", client="a", limit=SHORT) == []
 
 
+def test_a_transaction_waits_for_a_server_that_is_full_for_a_moment(program, server, make_role):
+    role = make_role()
+    program.open({"kind": "pool", "conninfo": role.dsn, "size": 1, "min": 0})
+    program.hold("t", ttl=600)
+    role.alter("CONNECTION LIMIT 0")
+    transaction = program.start("transaction", lease="t", statements=["SELECT 1"])
+    time.sleep(0.5)
+    role.alter("CONNECTION LIMIT -1")
+    transaction.answer(limit=SHORT)
+
+
 def test_close_ends_beside_a_wait_without_limit(program, server):
     server.sql("SELECT lease_acquire('w', '1 hour', 'other')")
     program.open(server.dsn())

@@ -218,6 +218,26 @@ def test_one_locked_row_does_not_lose_other_leases(program, server, slow):
     assert program.events.empty()
 
 
+def test_a_grant_that_is_undone_is_told_to_nobody(program, server, missing_standby, slow):
+    """A wait that had to be repeated would be told that it has the lease, and then it is released."""
+    server.sql("SELECT lease_acquire('sync', make_interval(secs => %s), 'other')", 9 * slow)
+    program.open(server.dsn())
+    waiting = program.start_hold("sync", wait=LONG)
+    wait_until(lambda: server.waiters("sync") == 1)
+    first = server.waits("sync")
+    server.sql("SELECT pg_terminate_backend(%s)", first[0][0])
+    wait_until(lambda: server.waits("sync") not in ([], first))
+    missing_standby("nobody")
+    wait_until(lambda: server.value("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+    time.sleep(1)       # what ends the grant waits for the standby, too
+    assert not waiting.answered.is_set()
+    missing_standby("")
+    waiting.answer()
+    time.sleep(3)       # whatever else is under way has its end
+    assert server.is_held("sync")
+    assert program("release", lease="sync") is True
+
+
 @pytest.mark.parametrize("what", ["renewal", "grant"])
 def test_a_synchronous_wait_that_was_cancelled_is_no_grant(program, server, make_role, missing_standby, slow, what):
     """It is known by the source function of the warning: a role hides the warnings, and their text is translated."""

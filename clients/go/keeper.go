@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sort"
 	"time"
 
 	"github.com/jackc/pgx/v4"
@@ -19,7 +20,8 @@ const (
 // An ending is a lease, or what a request may have been granted, that is to be released.
 type ending struct {
 	claim
-	until      moment // then the lease is over by itself
+	ends       moment // of the lease, as far as it was told
+	until      moment // then it is over by itself
 	due        moment
 	pause      time.Duration
 	lease      *Lease // nil: of a request
@@ -120,7 +122,17 @@ func (k *keeper) next() (func(), moment) {
 // end takes over the end of a lease. Called with the mutex, for a lease whose fate is decided.
 func (k *keeper) end(lease *Lease, giveBack bool) *ending {
 	delete(k.held, lease)
-	return k.add(&ending{claim: lease.claim, until: lease.ends, lease: lease, held: lease.fate == Released, giveBack: giveBack})
+	return k.add(&ending{claim: lease.claim, ends: lease.ends, until: lease.overAt, lease: lease, held: lease.fate == Released, giveBack: giveBack})
+}
+
+// endNow: the holder has stopped. Called with the mutex; nil is all leases.
+func (k *keeper) endNow(lease *Lease) {
+	for _, e := range k.endings {
+		if lease == nil || e.lease == lease {
+			e.due = earlier(e.due, now())
+			k.rouse()
+		}
+	}
 }
 
 // forget looks after an owner whose request has no answer: it may be granted the
@@ -132,7 +144,7 @@ func (k *keeper) forget(r *request) {
 }
 
 func (k *keeper) add(e *ending) *ending {
-	e.pause, e.done = 50*time.Millisecond, make(chan struct{})
+	e.due, e.pause, e.done = now(), 50*time.Millisecond, make(chan struct{})
 	k.endings = append(k.endings, e)
 	k.rouse()
 	return e
@@ -156,7 +168,7 @@ func (k *keeper) dropOver() {
 		if e.until > now() {
 			continue
 		}
-		if e.held {
+		if e.held && e.lease.fate == Released {
 			e.lease.fate = Expired
 		}
 		k.finish(e, false, nil)
@@ -262,7 +274,7 @@ func (k *keeper) renew(group []*Lease) {
 		result.err = errUnconfirmed
 	}
 	if result.err != nil {
-		k.renewalFailed(group, result.err)
+		k.renewalFailed(group, result.err, result.sent != 0)
 		return
 	}
 	k.leases.mutex.Lock()
@@ -282,10 +294,15 @@ func (k *keeper) renew(group []*Lease) {
 
 // renewalFailed: one lease can make a renewal of many fail, when somebody has locked
 // its row. It is found; the others must not suffer.
-func (k *keeper) renewalFailed(group []*Lease, err error) {
+func (k *keeper) renewalFailed(group []*Lease, err error, sent bool) {
 	k.leases.log("could not renew lease on %q and %d others: %v", group[0].resource, len(group)-1, err)
 	k.leases.mutex.Lock()
 	defer k.leases.mutex.Unlock()
+	for _, lease := range group {
+		if sent {
+			lease.overAt = now().after(lease.ttl)
+		}
+	}
 	if isMoved(err) {
 		k.leases.schema = ""
 	} else if !isOfServer(err) && len(group) > 1 {
@@ -305,21 +322,20 @@ func (k *keeper) renewalFailed(group []*Lease, err error) {
 // Releases
 
 func (k *keeper) dueEndings() []*ending {
-	var together []*ending
-	var single *ending
+	var due, together []*ending
 	for _, e := range k.endings {
-		switch {
-		case e.due > now():
-		case e.alone || e.giveBack:
-			if single == nil || e.due < single.due {
-				single = e
-			}
-		case len(together) < 500:
-			together = append(together, e)
+		if e.due <= now() {
+			due = append(due, e)
 		}
 	}
-	if len(together) == 0 && single != nil {
-		return []*ending{single}
+	sort.Slice(due, func(i, j int) bool { return due[i].due < due[j].due })
+	for _, e := range due {
+		switch {
+		case !e.alone && !e.giveBack && len(together) < 500:
+			together = append(together, e)
+		case e == due[0]:
+			return []*ending{e}
+		}
 	}
 	return together
 }
@@ -360,7 +376,7 @@ func (k *keeper) answered(e *ending, released bool, sent moment) {
 	}
 	// It may have been released by a statement whose answer was lost.
 	released = released || e.held && e.unanswered
-	if !released && e.held {
+	if !released && e.held && e.lease.fate == Released {
 		e.lease.fate = Broken
 		e.lease.tell()
 	}
@@ -369,6 +385,7 @@ func (k *keeper) answered(e *ending, released bool, sent moment) {
 
 func (k *keeper) releaseFailed(endings []*ending, result answer) {
 	what := sortError(result.err, result.sent != 0)
+	mayBeDone := what == unknown && result.sent != 0
 	if isMoved(result.err) && k.leases.forgetSchema() {
 		what = unknown
 	}
@@ -381,11 +398,15 @@ func (k *keeper) releaseFailed(endings []*ending, result answer) {
 	k.leases.mutex.Lock()
 	defer k.leases.mutex.Unlock()
 	for _, e := range endings {
-		e.unanswered = e.unanswered || what == unknown && result.sent != 0
+		e.unanswered = e.unanswered || mayBeDone
 		e.alone = !isOfServer(result.err)
-		if what == notAgain && len(endings) == 1 {
+		switch {
+		case what == notAgain && len(endings) == 1:
 			k.finish(e, false, result.err)
-		} else {
+		case mayBeDone && e.lease != nil && !e.lease.ownOwner:
+			// Once more, it would end a hold of somebody else.
+			k.finish(e, false, &OutcomeUnknown{ofResource{e.resource}, fmt.Sprintf("the release of %q", e.resource), result.err})
+		default:
 			e.later()
 		}
 	}

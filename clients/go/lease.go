@@ -16,11 +16,13 @@ type Lease struct {
 	ttl, stopBefore time.Duration
 	renews          bool
 	retryFailed     bool
+	ownOwner        bool
 	onLost          func(*Lease)
 	over            chan struct{} // closed when it is lost or released
 
 	// The mutex of the Leases protects what follows.
 	ends, deadline, renewAt moment
+	overAt                  moment        // it has certainly ended at the server, whatever became of a renewal without an answer
 	limit                   time.Duration // of a renewal
 	alone                   bool          // renewed apart from others, since its row is locked
 	contended               *string
@@ -29,7 +31,7 @@ type Lease struct {
 
 func newLease(l *Leases, r *request, token int64, since moment) *Lease {
 	lease := &Lease{claim: r.claim, leases: l, schema: r.schema, values: r.values, ttl: r.ttl, stopBefore: r.stopBefore, renews: r.renews,
-		retryFailed: r.retryFailed, onLost: r.onLost, over: make(chan struct{})}
+		retryFailed: r.retryFailed, ownOwner: r.ownOwner, onLost: r.onLost, over: make(chan struct{})}
 	lease.token = token
 	lease.extend(since)
 	return lease
@@ -38,6 +40,9 @@ func newLease(l *Leases, r *request, token int64, since moment) *Lease {
 func (l *Lease) extend(sent moment) {
 	left := l.ttl - l.stopBefore
 	l.ends, l.deadline = sent.after(l.ttl), sent.after(left)
+	if l.overAt < l.ends {
+		l.overAt = l.ends
+	}
 	l.renewAt = sent.after(shorter(l.ttl/3, left/2))
 	l.limit = shorter(patience, l.ttl/6, left/4)
 }
@@ -58,14 +63,20 @@ func (l *Lease) tell() {
 	}
 }
 
+// giveUp is called with the mutex. The rest of its time is the holder's, to stop: it
+// is released then, or when the holder says that it has stopped.
+func (l *Lease) giveUp() {
+	if l.fate == "" && l.deadline <= now() {
+		l.leases.lose(l, Expired)
+		l.leases.keeper.end(l, false).due = l.ends
+	}
+}
+
 // watch gives the lease up in time. It waits for no call.
 func (l *Lease) watch() {
 	for {
 		l.leases.mutex.Lock()
-		if l.fate == "" && l.deadline <= now() {
-			l.leases.lose(l, Expired)
-			l.leases.keeper.end(l, false)
-		}
+		l.giveUp()
 		until := l.deadline
 		l.leases.mutex.Unlock()
 		select {
@@ -130,7 +141,9 @@ func (l *Lease) Release(ctx context.Context) (bool, error) { return l.release(ct
 func (l *Lease) startRelease(giveBack bool) *ending {
 	l.leases.mutex.Lock()
 	defer l.leases.mutex.Unlock()
+	l.giveUp() // watch may be late
 	if !l.decide(Released) {
+		l.leases.keeper.endNow(l)
 		return nil
 	}
 	return l.leases.keeper.end(l, giveBack)
@@ -144,8 +157,8 @@ func (l *Lease) release(ctx context.Context, giveBack bool) (bool, error) {
 	select {
 	case <-e.done:
 		return e.released, e.err
-	case <-earlier(now().after(patience), e.until).over():
-		if now() >= e.until {
+	case <-earlier(now().after(patience), e.ends).over():
+		if now() >= e.ends {
 			l.expire()
 			return false, nil
 		}

@@ -279,6 +279,7 @@ func (l *Leases) Close(ctx context.Context) []string {
 			lease.decide(WasClosed)
 			l.keeper.end(lease, false)
 		}
+		l.keeper.endNow(nil)
 		go l.conclude()
 	}
 	l.mutex.Unlock()

@@ -265,7 +265,7 @@ export class Kept {
     this.token = token
     this.ttl = request.ttl
     this.renews = request.renews
-    this.counted = request.ifOwn === 'count'
+    this.ownOwner = request.ownOwner
     this.life = request.ttl - request.stopBefore
     this.over = now() + request.ttl // it has certainly ended at the server
     this.keptUntil = granted + (request.minHold ?? 0)
@@ -349,7 +349,7 @@ export class Ending {
     this.token = lease.token ?? null
     this.mode = lease.mode
     this.permits = lease.permits
-    this.counted = lease.counted ?? false
+    this.ownOwner = lease.ownOwner ?? true
     this.until = until
     this.atOnce = atOnce
     if (abandoned !== null) {
@@ -382,7 +382,7 @@ export class Ending {
     this.#moved ||= MOVED.has(error.code)
     this.repeated ||= action === 'unknown'
     // Once more, it would end a hold of somebody else.
-    if (this.repeated && this.counted) return this.settle(new OutcomeUnknown('the release', this.resource, { cause: error }))
+    if (this.repeated && !this.ownOwner) return this.settle(new OutcomeUnknown('the release', this.resource, { cause: error }))
     this.#later()
   }
 

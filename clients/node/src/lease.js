@@ -84,6 +84,7 @@ export class Lease {
   async #release(options) {
     forgotten.unregister(this)
     const kept = this.#kept
+    if (kept.deadline <= now()) kept.lose('expired') // its timer is late
     const held = kept.held
     const ending = this.#core.release(kept, options)
     if (!held || ending === null) return false
@@ -133,13 +134,14 @@ export class Lease {
     for (;;) {
       this.check()
       const left = () => Math.max(1, Math.min(end - now(), this.remaining()))
-      const taken = client ? { client, release() {} } : await this.#core.takeClient(left(), signal)
-      const transaction = new Transaction(taken, signal)
+      let transaction
       try {
+        const taken = client ? { client, release() {} } : await this.#core.takeClient(left(), signal)
+        transaction = new Transaction(taken, signal)
         await transaction.begin(this, this.#core.factory.schema, left)
         return transaction
       } catch (error) {
-        await transaction.end(true)
+        await transaction?.end(true)
         if (error.code === NOT_HELD) this.#kept.lose('broken')
         const final = client || this.#core.poolIsClosed || actionAfter(error) === 'not again'
         if (final || now() + PAUSE >= end) throw error

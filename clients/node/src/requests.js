@@ -81,7 +81,7 @@ export class Requests {
       this.#core.keeper.add(lease)
       return lease
     } catch (error) {
-      if (error.blockedFor) error.blockedFor = Math.max(0, error.blockedFor - (now() - state.asked))
+      if (error instanceof LeaseTaken && error.blockedFor !== null) error.blockedFor = Math.max(0, error.blockedFor - (now() - state.asked))
       if (state.copies > 0 && request.ownOwner) this.#core.forget(request, state)
       throw error
     } finally {
@@ -210,7 +210,7 @@ export class Requests {
     try {
       [row] = await link.ask(requestStatement(link.place, request, wait, ifOwn, limit), limit)
     } catch (error) {
-      if (error instanceof Unconfirmed) await this.#undo(request, error.rows[0])
+      if (error instanceof Unconfirmed) await this.#undo(request, error.rows[0], state)
       else if (actionAfter(error) === 'unknown') state.copies++
       if (MOVED.has(error.code)) link.cut()
       throw error
@@ -231,11 +231,11 @@ export class Requests {
     return { lease, refusal: null }
   }
 
-  // A grant that a failover may forget is none.
-  async #undo(request, row) {
+  // A grant that a failover may forget is none. What was asked meanwhile would be told of the grant that ends.
+  async #undo(request, row, state) {
     if (row?.granted !== 't') return
     const ending = this.#core.keeper.end(new Ending({ ...request, token: BigInt(row.token) }, now() + request.ttl))
-    await within(ending.done, PATIENCE, () => new Error('no answer in time')).catch(() => {})
+    await within(ending.done, state.end - now(), () => new Error('no answer in time')).catch(() => {})
   }
 
   // False if the time is over before it is this request's turn.

@@ -176,6 +176,15 @@ test('a signal rolls a transaction back', async (t) => {
   assert.deepEqual(await sql('SELECT FROM entry'), [])
 })
 
+test('a lease is lost after its time, however late its timer is', async (t) => {
+  const leases = leasesFor(t)
+  const lease = await leases.hold('late', { ttl: 3000 })
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3000)
+  assert.equal(await lease.release(), false)
+  assert.equal(lease.lost, true)
+  assert.throws(() => lease.check(), { reason: 'expired' })
+})
+
 test('elect ends with an error of its function, and by its signal', async (t) => {
   const leases = leasesFor(t)
   for (const error of [new RangeError('mine'), new LeaseTaken('other', { reason: 'held' }), new LeaseLost('other', 'expired')]) {

@@ -52,6 +52,7 @@ class Call:
         self.limit = math.inf if request.wait is None else start + (request.wait or PATIENCE)
         self.last: Callable[[], Exception] = lambda: psycopg.OperationalError("no connection in time")
         self.unanswered = False
+        self.undoing = False    # a grant that a failover may forget
         self.failures = 0
         self.looked_up = False
         self.link: Optional[Link] = None
@@ -145,7 +146,7 @@ class Core:
 
     def _run(self, call: Call, done: Callable[..., None]) -> None:
         """Unless it runs: while it was in the backlog or paused, it may have been the head of its line."""
-        if call.outcome.decided or call.link is not None:
+        if call.outcome.decided or call.link is not None or call.undoing:
             return
         if not self._idle and len(self._busy) >= TRIES:
             self._backlog.append((call, done))
@@ -197,7 +198,8 @@ class Core:
             log.warning('lease on "%s" was granted, but the synchronous standby did not confirm it: asking again',
                         request.resource)
             call.last = lambda: psycopg.OperationalError("the synchronous standby did not confirm the grant")
-            self.keeper.end(record, None, then=lambda: self._again(call))
+            call.undoing = True     # whatever was asked meanwhile would be told of the grant that ends
+            self.keeper.end(record, None, then=lambda: self._undone(call))
         elif request.own_owner and now() >= since + request.ttl / 2 and not call.outcome.decided:
             # It took so long that the lease is nearly over: ask for it again.
             call.unanswered = True
@@ -206,6 +208,10 @@ class Core:
         else:
             self._granted(call, record)
         return None
+
+    def _undone(self, call: Call) -> None:
+        call.undoing = False
+        self._again(call)
 
     def _granted(self, call: Call, record: Record) -> None:
         """The caller refers to the lease, the keeper only weakly."""
@@ -308,7 +314,7 @@ class Core:
                 poll.cancel()
             return
         head = line[0]
-        if resource in self._waits or head.link is not None or head.pause is not None:
+        if resource in self._waits or head.link is not None or head.pause is not None or head.undoing:
             return
         if len(self._waits) < WAITS:
             self._wait(resource, head)

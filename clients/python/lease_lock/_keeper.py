@@ -39,7 +39,7 @@ class Record:
     def __init__(self, request: Request, token: int, since: float) -> None:
         self.resource, self.owner, self.token, self.mode = request.resource, request.owner, token, request.mode
         self.ttl, self.stop_before, self.renew = request.ttl, request.stop_before, request.renew
-        self.schema, self.permits = request.schema, request.options["permits"]
+        self.schema, self.permits, self.own_owner = request.schema, request.options["permits"], request.own_owner
         self.fate: Optional[str] = None
         self.alarm: Optional[Alarm] = None
         self._decided = First()
@@ -49,11 +49,13 @@ class Record:
         self.lease: Callable[[], Any] = lambda: None     # a weak reference
         self.cuts: set[Callable[[], None]] = set()
         self.tell: Callable[[], None] = lambda: None     # sets `lost`
+        self.over = 0.0         # it has certainly ended at the server, whatever became of a renewal without an answer
         self.extend(since)
 
     def extend(self, sent: float) -> None:
         left = self.ttl - self.stop_before
         self.ends = sent + self.ttl
+        self.over = max(self.over, self.ends)
         self.deadline = sent + left
         self.renew_at = sent + min(self.ttl * RENEW_AT, left / 2)
         self.limit = min(self.ttl * TRY, left / 4, PATIENCE)     # of a renewal
@@ -87,9 +89,10 @@ class End:
 
     def __init__(self, resource: str, owner: str, token: Optional[int], until: float) -> None:
         self.resource, self.owner, self.token, self.until = resource, owner, token, until
-        self.due = 0.0
+        self.due = now()
         self.pause = 0.05
         self.held = True        # as far as is known here
+        self.repeats = True     # a second release ends nothing but this lease
         self.unanswered = self.alone = self.give_back = False
         self.sure_at = 0.0      # an answer counts from then on
         self.record: Optional[Record] = None
@@ -130,9 +133,10 @@ class Keeper:
         self._next()
 
     def _watch(self, record: Record) -> None:
+        """The rest of its time is the holder's, to stop: it is released then, or when the holder says that it has stopped."""
         if record.fate is None and record.deadline <= now():
             self._lose(record, EXPIRED)
-            self._end(record, None, False)
+            self._end(record, None, False, due=record.ends)
         elif record.fate is None:
             record.alarm = self._loop.at(record.deadline, partial(self._watch, record))
 
@@ -165,16 +169,27 @@ class Keeper:
 
     def end(self, record: Record, outcome: Optional[Outcome], give_back: bool = False,
             then: Optional[Callable[[], None]] = None) -> None:
+        if record.deadline <= now():
+            self._watch(record)     # its alarm is late
         if record.decide(RELEASED):
             self.records.discard(record)
             self._end(record, outcome, give_back, then)
-        elif outcome is not None:
+            return
+        if outcome is not None:
             outcome.give(False)
+        self._end_now([end for end in self.ends if end.record is record])
+        if then is not None:
+            then()
+
+    def _end_now(self, ends: list[End]) -> None:
+        for end in ends:
+            end.due = min(end.due, now())
+        self._next()
 
     def _end(self, record: Record, outcome: Optional[Outcome], give_back: bool,
-             then: Optional[Callable[[], None]] = None) -> None:
-        end = End(record.resource, record.owner, record.token, record.ends)
-        end.record = record
+             then: Optional[Callable[[], None]] = None, due: float = 0) -> None:
+        end = End(record.resource, record.owner, record.token, record.over)
+        end.record, end.repeats, end.due = record, record.own_owner, max(end.due, due)
         end.held = record.fate == RELEASED
         end.give_back, end.then = give_back, then
         if outcome is not None:
@@ -193,9 +208,9 @@ class Keeper:
         self._next()
 
     def _too_late(self, end: End) -> None:
-        if end.outcome is None:
+        if end.outcome is None or end.record is None or end not in self.ends:
             return
-        if now() >= end.until:
+        if now() >= end.record.ends:
             self._is_over(end)
             end.outcome.give(False)
         else:
@@ -206,6 +221,7 @@ class Keeper:
         for record in list(self.records):
             self._lose(record, reason, call_back=False)
             self._end(record, None, False)
+        self._end_now(self.ends)
 
     def unended(self) -> list[str]:
         return [end.resource for end in self.ends]
@@ -287,6 +303,9 @@ class Keeper:
     def _renewal_failed(self, group: list[Record], answer: Answer) -> None:
         """One lease can make a renewal of many fail: somebody has locked its row. Find it; the others must not suffer."""
         state = getattr(answer.error, "sqlstate", None)
+        if answer.sent is not None:
+            for record in group:
+                record.over = now() + record.ttl
         log.warning("could not renew %s: %s", names(group), str(answer.error or "the standby did not confirm it").strip())
         if state in ("42883", "3F000"):
             self._core.source.forget_schema()
@@ -316,11 +335,13 @@ class Keeper:
         """The lease was over before its release was answered."""
         if end.record is not None and end.held:
             end.record.fate = EXPIRED
+            end.held = False
 
     def _due_ends(self) -> list[End]:
-        due = [end for end in self.ends if end.due <= now()]
-        together = [end for end in due if not end.alone and not end.give_back]
-        return together[:500] or sorted(due, key=lambda end: end.due)[:1]
+        due = sorted((end for end in self.ends if end.due <= now()), key=lambda end: end.due)
+        if due and (due[0].alone or due[0].give_back):
+            return due[:1]
+        return [end for end in due if not end.alone and not end.give_back][:500]
 
     def _release(self, ends: list[End]) -> None:
         limit = min(self._limit(), PATIENCE)
@@ -349,14 +370,18 @@ class Keeper:
     def _release_failed(self, ends: list[End], error: BaseException, sent: Optional[float]) -> None:
         what = sort(error, sent is not None)
         state = getattr(error, "sqlstate", None)
+        may_be_done = what == UNKNOWN and sent is not None
         if state in ("42883", "3F000") and self._core.source.forget_schema():
             what = UNKNOWN
         for end in ends:
-            end.unanswered = end.unanswered or (what == UNKNOWN and sent is not None)
+            end.unanswered = end.unanswered or may_be_done
             end.alone = state is not None and state[:2] not in ("08", "57", "25", "53")
             if what == NOT_AGAIN and len(ends) == 1:
                 log.warning('could not release lease on "%s": %s', end.resource, str(error).strip())
                 self._done(end, error=error)
+            elif may_be_done and not end.repeats:
+                # Once more, it would end a hold of somebody else.
+                self._done(end, error=OutcomeUnknown(f'no answer to the release of "{end.resource}"', end.resource))
             else:
                 if not end.warned:
                     log.warning('could not release lease on "%s", trying again: %s', end.resource, str(error).strip())

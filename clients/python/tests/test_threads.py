@@ -49,6 +49,11 @@ def test_the_end_of_a_block(server):
             assert lease.release() is True and lease.release() is False
         with pytest.raises(LeaseLost, match="released"):
             lease.check()
+        with leases.hold("brief", ttl=4.5, wait=LONG) as lease:
+            assert lease.release() is True
+            time.sleep(4.6)     # its time would be over
+        with pytest.raises(LeaseLost, match="released"):
+            lease.check()
 
 
 @pytest.mark.parametrize("error", [

@@ -24,6 +24,14 @@ class BlocksTest < TestCase
     assert(!held?("r"))
   end
 
+  def test_a_lease_that_was_released_stays_released
+    @leases.hold("brief", ttl: 4.5) do |lease|
+      assert lease.release
+      sleep 4.6 # its time would be over
+      assert_equal :released, assert_raises(LeaseLock::LeaseLost) { lease.check }.reason
+    end
+  end
+
   def test_an_error_of_the_block_is_raised_after_the_release
     error = assert_raises(ZeroDivisionError) { @leases.hold("r") { 1 / 0 } }
     assert_nil(error.cause)

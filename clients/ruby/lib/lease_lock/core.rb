@@ -4,7 +4,7 @@ module LeaseLock
   # One hold, from the request to the lease.
   class Call
     attr_reader :request, :on_lost, :outcome, :give_up, :limit
-    attr_accessor :record, :last, :unanswered, :failures, :looked_up, :link, :waits, :alarm, :pause
+    attr_accessor :record, :last, :unanswered, :failures, :looked_up, :link, :waits, :alarm, :pause, :undoing
 
     # The block makes the lease for the caller.
     def initialize(core, request, on_lost, &make)
@@ -148,7 +148,7 @@ module LeaseLock
     # A try, on a connection that is never used for waits; unless the call runs: while it was in the backlog or paused, it
     # may have been the head of its line.
     def try(call)
-      return if call.outcome.decided? || call.link
+      return if call.outcome.decided? || call.link || call.undoing
       return @backlog << call if @idle.empty? && @busy.size >= TRIES
       link = @idle.pop || Link.new(@loop, @source)
       @busy << link
@@ -207,7 +207,11 @@ module LeaseLock
       if unsafe && !call.outcome.decided?
         @logger.warn("lease on \"#{record.resource}\" was granted, but the synchronous standby did not confirm it: asking again")
         call.last = -> { PG::ConnectionBad.new("the synchronous standby did not confirm the grant") }
-        @keeper.finish(record, nil) { again(call) }
+        call.undoing = true # whatever was asked meanwhile would be told of the grant that ends
+        @keeper.finish(record, nil) do
+          call.undoing = false
+          again(call)
+        end
       elsif call.request.own_owner && LeaseLock.now >= record.ends - record.ttl / 2 && !call.outcome.decided?
         # It took so long that the lease is nearly over: ask for it again.
         call.unanswered = true
@@ -319,7 +323,7 @@ module LeaseLock
       if head.nil?
         @lines.delete(resource)
         @polls.delete(resource)&.cancel
-      elsif !@waits.key?(resource) && head.link.nil? && head.pause.nil?
+      elsif !@waits.key?(resource) && head.link.nil? && head.pause.nil? && !head.undoing
         if @waits.size < WAITS
           wait(resource, head)
         else

@@ -9,13 +9,15 @@ module LeaseLock
     RENEW_AT = 1.0 / 3
     TRY = 1.0 / 6
 
-    attr_reader :resource, :owner, :token, :mode, :permits, :ttl, :schema, :renew, :ends, :deadline, :limit, :fate, :guards, :lost
-    attr_accessor :alarm, :contended, :alone, :renew_at, :on_lost, :handed_over
+    attr_reader :resource, :owner, :token, :mode, :permits, :ttl, :schema, :renew, :ends, :deadline, :limit, :fate, :guards, :lost, :own_owner
+    attr_accessor :alarm, :contended, :alone, :renew_at, :on_lost, :handed_over, :over
 
     def initialize(request, token, since)
       @resource, @owner, @token = request.resource, request.owner, token
       @mode, @permits = request.mode, request.permits
       @ttl, @stop_before, @renew, @schema = request.ttl, request.stop_before, request.renew, request.schema
+      @own_owner = request.own_owner
+      @over = 0.0 # it has certainly ended at the server, whatever became of a renewal without an answer
       @guards, @lost = [], Outcome.new
       extend_from(since)
     end
@@ -23,6 +25,7 @@ module LeaseLock
     def extend_from(sent)
       left = @ttl - @stop_before
       @ends = sent + @ttl
+      @over = [@over, @ends].max
       @deadline = sent + left
       @renew_at = sent + [@ttl * RENEW_AT, left / 2].min
       @limit = [@ttl * TRY, left / 4, PATIENCE].min
@@ -64,11 +67,12 @@ module LeaseLock
   # A lease, or what a request may have been granted, that is to be released.
   class Ending
     attr_reader :resource, :owner, :token, :until_time, :pause
-    attr_accessor :due, :held, :unanswered, :alone, :give_back, :sure_at, :record, :outcome, :after, :warned
+    attr_accessor :due, :held, :unanswered, :alone, :give_back, :sure_at, :record, :outcome, :after, :warned, :repeats
 
     def initialize(resource, owner, token, until_time)
       @resource, @owner, @token, @until_time = resource, owner, token, until_time
-      @due, @pause, @held, @sure_at = 0.0, 0.05, true, 0.0
+      @due, @pause, @held, @sure_at = LeaseLock.now, 0.05, true, 0.0
+      @repeats = true # a second release ends nothing but this lease
     end
 
     def later
@@ -123,12 +127,14 @@ module LeaseLock
     end
 
     def finish(record, outcome, give_back: false, &after)
+      watch(record) if record.deadline <= LeaseLock.now # its alarm is late
       if record.decide(:released)
         @records.delete(record)
-        end_lease(record, outcome, give_back: give_back, &after)
-      else
-        outcome&.give(false)
+        return end_lease(record, outcome, give_back: give_back, &after)
       end
+      outcome&.give(false)
+      end_now(@endings.select { |ending| ending.record.equal?(record) })
+      after&.call
     end
 
     # An owner whose request has no answer. It may be granted the lease after this client has looked.
@@ -144,6 +150,7 @@ module LeaseLock
         lose(record, reason, call_back: false)
         end_lease(record, nil)
       end
+      end_now(@endings)
     end
 
     def stop
@@ -153,11 +160,12 @@ module LeaseLock
 
     private
 
+    # The rest of its time is the holder's, to stop: it is released then, or when the holder says that it has stopped.
     def watch(record)
       return if record.fate
       if record.deadline <= LeaseLock.now
         lose(record, :expired)
-        end_lease(record, nil)
+        end_lease(record, nil, due: record.ends)
       else
         record.alarm = @loop.at(record.deadline) { watch(record) }
       end
@@ -169,8 +177,14 @@ module LeaseLock
       @core.call_back(record) if call_back && record.on_lost
     end
 
-    def end_lease(record, outcome, give_back: false, &after)
-      ending = Ending.new(record.resource, record.owner, record.token, record.ends)
+    def end_now(endings)
+      endings.each { |ending| ending.due = [ending.due, LeaseLock.now].min }
+      go_on
+    end
+
+    def end_lease(record, outcome, give_back: false, due: 0.0, &after)
+      ending = Ending.new(record.resource, record.owner, record.token, record.over)
+      ending.repeats, ending.due = record.own_owner, [ending.due, due].max
       ending.record, ending.held = record, record.fate == :released
       ending.give_back, ending.after = give_back, after
       if outcome
@@ -186,7 +200,8 @@ module LeaseLock
     end
 
     def too_late(ending)
-      if LeaseLock.now >= ending.until_time
+      return unless @endings.include?(ending)
+      if LeaseLock.now >= ending.record.ends
         over(ending)
         ending.outcome.give(false)
       else
@@ -265,6 +280,7 @@ module LeaseLock
     # One lease can make a renewal of many fail: somebody has locked its row. Find it; the others must not suffer.
     def renewal_failed(group, answer)
       state = Sorting.state(answer.error)
+      group.each { |record| record.over = LeaseLock.now + record.ttl } if answer.sent
       names = group.size == 1 ? "" : " and #{group.size - 1} others"
       @logger.warn("could not renew lease on \"#{group[0].resource}\"#{names}: " \
                    "#{answer.error ? answer.error.message.strip : 'the standby did not confirm it'}")
@@ -289,13 +305,15 @@ module LeaseLock
 
     # The lease was over before its release was answered.
     def over(ending)
-      ending.record&.correct(:expired) if ending.held
+      return unless ending.record && ending.held
+      ending.record.correct(:expired)
+      ending.held = false
     end
 
     def due_endings
-      due = @endings.select { |ending| ending.due <= LeaseLock.now }
-      together = due.reject { |ending| ending.alone || ending.give_back }
-      together.any? ? together.first(500) : due.min_by(1, &:due)
+      due = @endings.select { |ending| ending.due <= LeaseLock.now }.sort_by(&:due)
+      return due.first(1) if due.any? && (due[0].alone || due[0].give_back)
+      due.reject { |ending| ending.alone || ending.give_back }.first(500)
     end
 
     # Nothing may hold up a renewal for longer than a part of the shortest lease.
@@ -329,15 +347,23 @@ module LeaseLock
     def release_failed(endings, error, sent)
       what = Sorting.sort(error, !sent.nil?)
       state = Sorting.state(error)
+      may_be_done = what == "unknown" && !sent.nil?
       what = "unknown" if Sorting::MOVED.include?(state) && @core.source.forget_schema
       endings.each do |ending|
-        ending.unanswered ||= what == "unknown" && !sent.nil?
+        ending.unanswered ||= may_be_done
         ending.alone = !Sorting.of_server?(state)
         unless ending.warned
           @logger.warn("could not release lease on \"#{ending.resource}\": #{error.message.strip}")
           ending.warned = true
         end
-        what == "not again" && endings.size == 1 ? done(ending, error: error) : ending.later
+        if what == "not again" && endings.size == 1
+          done(ending, error: error)
+        elsif may_be_done && !ending.repeats
+          # Once more, it would end a hold of somebody else.
+          done(ending, error: OutcomeUnknown.new("no answer to the release of \"#{ending.resource}\"", ending.resource))
+        else
+          ending.later
+        end
       end
     end
 

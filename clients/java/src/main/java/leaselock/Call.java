@@ -15,6 +15,7 @@ final class Call {
     Link link;
     boolean waits; // at the server
     boolean unanswered;
+    boolean undoing; // a grant that a failover may forget
     boolean lookedUp;
     int failures;
     Loop.Alarm alarm;

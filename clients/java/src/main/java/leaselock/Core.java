@@ -152,7 +152,7 @@ final class Core {
      * it may have been the head of its line.
      */
     private void attempt(Call call) {
-        if (call.outcome.isDone() || call.link != null) {
+        if (call.outcome.isDone() || call.link != null || call.undoing) {
             return;
         }
         if (idle.isEmpty() && busy.size() >= TRIES) {
@@ -221,7 +221,11 @@ final class Core {
         if (unsafe && !call.outcome.isDone()) {
             Loop.warn("lease on \"" + call.request.resource + "\" was granted, but the synchronous standby did not confirm it: asking again");
             call.last = () -> Errors.late("the synchronous standby did not confirm the grant");
-            keeper.finish(record, new CompletableFuture<>(), false).after = () -> again(call);
+            call.undoing = true; // whatever was asked meanwhile would be told of the grant that ends
+            keeper.finish(record, new CompletableFuture<>(), false, () -> {
+                call.undoing = false;
+                again(call);
+            });
         } else if (call.request.ownOwner && Clock.now() >= record.ends - call.request.ttl / 2 && !call.outcome.isDone()) {
             // It took so long that the lease is nearly over: ask for it again.
             call.unanswered = true;
@@ -340,7 +344,7 @@ final class Core {
             if (poll != null) {
                 poll.cancel();
             }
-        } else if (!waits.containsKey(resource) && head.link == null && head.pause == null) {
+        } else if (!waits.containsKey(resource) && head.link == null && head.pause == null && !head.undoing) {
             if (waits.size() < WAITS) {
                 await(resource, head);
             } else {

@@ -14,7 +14,7 @@ final class Ending {
     boolean giveBack;    // before its min_hold
     boolean warned;
     long sureAt;         // an answer counts from then on
-    long due;
+    long due = Clock.now();
     CompletableFuture<Boolean> outcome = new CompletableFuture<>();
     Runnable after = () -> { };
 

@@ -13,6 +13,7 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.function.Predicate;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import leaselock.LeaseLost.Reason;
@@ -55,13 +56,14 @@ final class Keeper {
         goOn();
     }
 
+    /** The rest of its time is the holder's, to stop: it is released then, or when the holder says that it has stopped. */
     private void watch(Record record) {
         if (record.fate != null) {
             return;
         }
         if (record.deadline <= Clock.now()) {
             lose(record, Reason.EXPIRED);
-            end(record, new CompletableFuture<>(), false);
+            end(record, new CompletableFuture<>(), false, record.ends);
         } else {
             record.alarm = core.loop.at(record.deadline, () -> watch(record));
         }
@@ -83,13 +85,27 @@ final class Keeper {
     }
 
     /** The outcome is true if the server gave it back, or false if it was not held any longer. */
-    Ending finish(Record record, CompletableFuture<Boolean> outcome, boolean giveBack) {
-        if (!record.decide(Reason.RELEASED)) {
-            outcome.complete(false);
-            return null;
+    void finish(Record record, CompletableFuture<Boolean> outcome, boolean giveBack) {
+        finish(record, outcome, giveBack, () -> { });
+    }
+
+    void finish(Record record, CompletableFuture<Boolean> outcome, boolean giveBack, Runnable after) {
+        if (record.deadline <= Clock.now()) {
+            watch(record); // its alarm is late
         }
-        records.remove(record);
-        return end(record, outcome, giveBack);
+        if (record.decide(Reason.RELEASED)) {
+            records.remove(record);
+            end(record, outcome, giveBack, 0).after = after;
+            return;
+        }
+        outcome.complete(false);
+        endNow(ending -> ending.record == record);
+        after.run();
+    }
+
+    private void endNow(Predicate<Ending> which) {
+        endings.stream().filter(which).forEach(ending -> ending.due = Math.min(ending.due, Clock.now()));
+        goOn();
     }
 
     /** Another record has it. */
@@ -111,8 +127,9 @@ final class Keeper {
             records.remove(record);
             record.callbacks.clear();
             tell(record);
-            end(record, new CompletableFuture<>(), false);
+            end(record, new CompletableFuture<>(), false, 0);
         }
+        endNow(ending -> true);
     }
 
     void stop() {
@@ -122,10 +139,11 @@ final class Keeper {
         }
     }
 
-    private Ending end(Record record, CompletableFuture<Boolean> outcome, boolean giveBack) {
-        Ending ending = new Ending(record.request, record, record.ends);
+    private Ending end(Record record, CompletableFuture<Boolean> outcome, boolean giveBack, long due) {
+        Ending ending = new Ending(record.request, record, record.over);
         ending.held = record.fate == Reason.RELEASED;
         ending.giveBack = giveBack;
+        ending.due = Math.max(ending.due, due);
         ending.outcome = outcome;
         core.loop.at(Clock.min(Clock.now() + Clock.PATIENCE, record.ends), () -> late(ending));
         add(ending);
@@ -142,13 +160,14 @@ final class Keeper {
         if (!endings.contains(ending)) {
             return;
         }
-        if (Clock.now() < ending.until) {
+        if (ending.record != null && Clock.now() < ending.record.ends) {
             ending.outcome.completeExceptionally(new OutcomeUnknown(
                 "no answer to the release of \"" + resource + "\": it goes on in the background", resource, null));
             return;
         }
         if (ending.held) {
             ending.record.fate = Reason.EXPIRED;
+            ending.held = false;
         }
         ending.outcome.complete(false);
     }
@@ -232,6 +251,9 @@ final class Keeper {
 
     private void renewed(List<Record> group, Link.Answer answer) {
         if (answer.error != null || answer.unsafe) {
+            if (answer.sent != 0) {
+                group.forEach(record -> record.over = Clock.after(Clock.now(), record.request.ttl));
+            }
             renewalFailed(group, answer.error);
             return;
         }
@@ -284,10 +306,12 @@ final class Keeper {
 
     private List<Ending> dueEndings() {
         long now = Clock.now();
-        List<Ending> due = endings.stream().filter(ending -> ending.due <= now).collect(Collectors.toList());
-        List<Ending> together = due.stream().filter(ending -> !ending.alone && !ending.giveBack).limit(500).collect(Collectors.toList());
-        return !together.isEmpty() ? together
-            : due.stream().min(Comparator.comparingLong(ending -> ending.due)).map(List::of).orElse(List.of());
+        List<Ending> due = endings.stream().filter(ending -> ending.due <= now).sorted(Comparator.comparingLong(ending -> ending.due))
+            .collect(Collectors.toList());
+        if (!due.isEmpty() && (due.get(0).alone || due.get(0).giveBack)) {
+            return due.subList(0, 1);
+        }
+        return due.stream().filter(ending -> !ending.alone && !ending.giveBack).limit(500).collect(Collectors.toList());
     }
 
     /** Nothing may hold up a renewal for longer than a part of the shortest lease. */
@@ -325,11 +349,12 @@ final class Keeper {
 
     private void releaseFailed(List<Ending> due, Link.Answer answer) {
         Errors.Action what = Errors.sort(answer.error, answer.sent != 0);
+        boolean mayBeDone = what == Errors.Action.UNKNOWN && answer.sent != 0;
         if (Errors.isMoved(answer.error) && core.source.forgetSchema()) {
             what = Errors.Action.UNKNOWN;
         }
         for (Ending ending : due) {
-            ending.unanswered |= what == Errors.Action.UNKNOWN && answer.sent != 0;
+            ending.unanswered |= mayBeDone;
             ending.alone = !Errors.isOfServer(answer.error);
             if (!ending.warned) {
                 Loop.warn("could not release lease on \"" + ending.request.resource + "\": " + answer.error.getMessage());
@@ -337,6 +362,10 @@ final class Keeper {
             }
             if (what == Errors.Action.NOT_AGAIN && due.size() == 1) {
                 done(ending, false, answer.error);
+            } else if (mayBeDone && ending.record != null && !ending.request.ownOwner) {
+                // Once more, it would end a hold of somebody else.
+                String resource = ending.request.resource;
+                done(ending, false, new OutcomeUnknown("no answer to the release of \"" + resource + "\"", resource, answer.error));
             } else {
                 ending.later();
             }

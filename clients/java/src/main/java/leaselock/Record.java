@@ -21,6 +21,7 @@ final class Record {
     final Set<Guard> guards = new HashSet<>();
     final List<Consumer<LeaseLost>> callbacks = new ArrayList<>();
     long ends;
+    long over; // it has certainly ended at the server, whatever became of a renewal without an answer
     long renewAt;
     long limit;    // of a renewal
     boolean alone; // renewed apart from others, since its row is locked
@@ -35,6 +36,7 @@ final class Record {
     void extend(long sent) {
         long left = request.ttl - request.stopBefore;
         ends = Clock.after(sent, request.ttl);
+        over = Math.max(over, ends);
         deadline = Clock.after(sent, left);
         renewAt = Clock.after(sent, Math.min(request.ttl / 3, left / 2));
         limit = Clock.min(request.ttl / 6, left / 4, Clock.PATIENCE);
