@@ -176,7 +176,7 @@ class Proxy:
     `mute_new`: the same for connections that begin from now on. `delay`: seconds for each direction. `drip`: directions in
     which a byte comes at a time.
     on(word, action): for the next request that has the word, in capitals or not: "cut" before it is passed on;
-    "cut answer" or "swallow answer" after it was.
+    "cut answer" or "swallow answer" after it was; or a function that is called before.
     """
 
     def __init__(self, port, at=0):
@@ -227,6 +227,10 @@ class Proxy:
                 if direction == "request" and self.trigger and self.trigger[0] in data.lower():
                     action, self.trigger = self.trigger[1], None
                     self.seen += 1
+                    if callable(action):
+                        action()
+                        target.sendall(data)
+                        continue
                     if action == "cut":
                         break
                     (self.gone if action == "cut answer" else self.muted).add(client)   # before the server can answer

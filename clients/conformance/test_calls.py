@@ -1,7 +1,9 @@
 """What each call does when nothing fails, and what its errors say."""
 
+import threading
 import time
 
+import psycopg
 import pytest
 
 from servers import LONG, wait_until
@@ -189,6 +191,34 @@ def test_once_in_a_period_and_a_failed_run_can_be_tried_again(program, server):
     server.sql("SELECT lease_break('nightly')")
     assert program.error("once", **job, fail=True).name == "Failed"
     assert program("once", **job) is False
+
+
+def test_a_run_that_loses_its_lease_can_be_tried_again(program, server):
+    """It fails when the lease is lost, so it has not done its work."""
+    for client in "ab":
+        program.open(server.dsn(), client)
+    job = {"resource": "lost", "period": 3600}
+    run = program.start("once", client="a", **job, fail=True, lasts=True, options={"retry_failed": True})
+    wait_until(lambda: server.is_held("lost"))
+    assert program("close", client="a") == []
+    assert run.error().name in ("Failed", "LeaseLost")
+    assert program("once", client="b", **job) is True
+
+
+def test_a_failed_run_whose_row_is_locked_can_be_tried_again(program, server, proxy):
+    """The release that is refused for the time of the lock is repeated."""
+    program.open(server.dsn(proxy.port))
+    job = {"client": "a", "resource": "locked", "period": 3600}
+    repeated = threading.Event()
+    with psycopg.connect(server.dsn()) as other:
+        def lock_row():
+            other.execute("SELECT FROM lease_lock WHERE resource = 'locked' FOR UPDATE")
+            proxy.on("lease_release", repeated.set)
+        proxy.on("lease_release", lock_row)
+        run = program.start("once", **job, fail=True, options={"retry_failed": True})
+        assert repeated.wait(LONG)
+    assert run.error().name == "Failed"
+    assert program("once", **job) is True
 
 
 def test_close_releases_and_tells_those_that_wait(program, server):

@@ -84,6 +84,19 @@ def test_a_release_without_an_answer_is_unknown_and_goes_on(program, server, pro
     wait_until(lambda: not server.is_held("silent"))
 
 
+def test_what_a_request_without_an_answer_was_granted_is_released_after_close(program, server, proxy):
+    program.open(server.dsn(proxy.port))
+    proxy.on("lease_request", "swallow answer")
+    holding = program.start_hold("h", ttl=600, wait=LONG, min_hold=3600)
+    wait_until(lambda: server.is_held("h"))
+    left = program("close", client="a", timeout=0.5)
+    assert holding.error().name == "Closed"
+    if left:
+        assert left == ["h"]
+        wait_until(lambda: not server.is_held("h"))
+    assert server.value("SELECT lease_acquire('h', '1 hour', 'other')")
+
+
 def test_a_release_that_the_end_of_the_lease_overtakes_is_a_loss(program, server, proxy):
     """Less than what a release may take."""
     program.open(server.dsn(proxy.port))

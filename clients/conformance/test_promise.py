@@ -247,7 +247,7 @@ def test_a_synchronous_wait_that_was_cancelled_is_no_grant(program, server, make
     if what == "renewal":
         program.hold("sync", ttl=12 * slow)
     missing_standby("nobody")
-    asked = program.start_hold("sync", ttl=60, wait=LONG) if what == "grant" else None
+    asked = program.start_hold("sync", ttl=60, wait=LONG, min_hold=3600) if what == "grant" else None
     for _ in range(2):
         wait_until(lambda: server.value(
             "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE usename = 'quiet' AND wait_event = 'SyncRep'"))

@@ -24,7 +24,8 @@ type call struct {
 	leases        *Leases
 	request       *request
 	giveUp, limit moment
-	unanswered    bool // the server may have granted it
+	unanswered    int    // copies of the request that may arrive
+	doubtfulUntil moment // for so long
 	lookedUp      bool
 	failures      int
 	last          error // what it returns when the time is over
@@ -48,8 +49,10 @@ func (c *call) run(ctx context.Context) (*Lease, error) {
 	if errors.As(err, &taken) && taken.BlockedFor != nil {
 		*taken.BlockedFor = longer(*taken.BlockedFor-time.Duration(now()-c.refused), 0)
 	}
-	if lease == nil && c.unanswered && c.request.ownOwner {
-		c.leases.keeper.forget(c.request)
+	if lease == nil && c.unanswered > 0 && c.request.ownOwner {
+		c.leases.mutex.Lock()
+		c.leases.keeper.forget(c.request, c.unanswered)
+		c.leases.mutex.Unlock()
 	}
 	return lease, err
 }
@@ -134,7 +137,7 @@ func (c *call) ask(ctx context.Context, used *link, until moment) (lease *Lease,
 		limit = until.left() + patience
 	}
 	result := used.run(asking, connecting, limit, func(schema string, conn *pgx.Conn) string {
-		return c.request.statement(schema, conn, until, c.unanswered)
+		return c.request.statement(schema, conn, until, c.unanswered > 0)
 	})
 	if until != 0 && result.sent == 0 && now() >= c.limit && ctx.Err() == nil {
 		return nil, true, c.last // the end of the wait cut off what was connecting
@@ -158,16 +161,24 @@ func (c *call) answered(ctx context.Context, result answer) (*Lease, bool, error
 	case result.unsafe:
 		c.leases.log("lease on %q was granted, but the synchronous standby did not confirm it: asking again", c.request.resource)
 		c.last = errUnconfirmed
+		c.leases.mutex.Lock()
+		undone := c.leases.keeper.undo(lease, Released)
+		c.leases.mutex.Unlock()
 		select {
-		case <-lease.startRelease(false).done:
+		case <-undone.done:
 		case <-c.limit.over():
 		case <-ctx.Done():
 		}
 	case c.request.ownOwner && now() >= since.after(c.request.ttl/2):
 		// It took so long that the lease is nearly over: ask for it again.
-		c.unanswered, c.last = true, errors.New("answers take longer than the lease lasts")
+		c.unanswered, c.last = c.unanswered+1, errors.New("answers take longer than the lease lasts")
 	default:
-		c.leases.keep(lease)
+		if c.request.ownOwner {
+			lease.doubtfulUntil = c.doubtfulUntil
+		}
+		if !c.leases.keep(lease) {
+			return nil, true, &Closed{ofResource{c.request.resource}}
+		}
 		return lease, true, nil
 	}
 	return nil, false, c.last
@@ -199,7 +210,10 @@ func timeOf(milliseconds *string) time.Duration {
 func (c *call) failed(ctx context.Context, result answer) bool {
 	c.last = result.err
 	what := sortError(result.err, result.sent != 0)
-	c.unanswered = c.unanswered || what == unknown
+	if what == unknown {
+		c.unanswered++
+		c.doubtfulUntil = now().after(lookAfter)
+	}
 	switch {
 	case ctx.Err() != nil:
 		c.last = ctx.Err()

@@ -20,8 +20,9 @@ const (
 // An ending is a lease, or what a request may have been granted, that is to be released.
 type ending struct {
 	claim
+	request    *request
 	ends       moment // of the lease, as far as it was told
-	until      moment // then it is over by itself
+	over       moment // of a request: then it is over by itself
 	due        moment
 	pause      time.Duration
 	lease      *Lease // nil: of a request
@@ -30,10 +31,19 @@ type ending struct {
 	alone      bool   // in a statement of its own
 	giveBack   bool   // before its min_hold
 	sureAt     moment // an answer counts from then on
+	copies     int    // of the request: more releases than that do not come
 	warned     bool
 	released   bool
 	err        error
 	done       chan struct{} // closed when it is over
+}
+
+// until is when it is over by itself. A renewal that is under way may still move that.
+func (e *ending) until() moment {
+	if e.lease == nil {
+		return e.over
+	}
+	return e.lease.overAt
 }
 
 func (e *ending) later() {
@@ -114,15 +124,23 @@ func (k *keeper) next() (func(), moment) {
 		}
 	}
 	for _, e := range k.endings {
-		next = earlier(next, earlier(e.due, e.until))
+		next = earlier(next, earlier(e.due, e.until()))
 	}
 	return nil, next
 }
 
 // end takes over the end of a lease. Called with the mutex, for a lease whose fate is decided.
-func (k *keeper) end(lease *Lease, giveBack bool) *ending {
+func (k *keeper) end(lease *Lease) *ending {
 	delete(k.held, lease)
-	return k.add(&ending{claim: lease.claim, ends: lease.ends, until: lease.overAt, lease: lease, held: lease.fate == Released, giveBack: giveBack})
+	return k.add(&ending{claim: lease.claim, request: lease.request, ends: lease.ends, lease: lease, copies: 1,
+		held: lease.fate == Released, giveBack: lease.giveBack && lease.request.keeps()})
+}
+
+// undo ends a lease that nobody has worked under. Called with the mutex.
+func (k *keeper) undo(lease *Lease, fate Reason) *ending {
+	lease.decide(fate)
+	lease.giveBack = true
+	return k.end(lease)
 }
 
 // endNow: the holder has stopped. Called with the mutex; nil is all leases.
@@ -137,10 +155,10 @@ func (k *keeper) endNow(lease *Lease) {
 
 // forget looks after an owner whose request has no answer: it may be granted the
 // lease after this client has looked.
-func (k *keeper) forget(r *request) {
-	k.leases.mutex.Lock()
-	defer k.leases.mutex.Unlock()
-	k.add(&ending{claim: r.claim, until: now().after(longer(r.ttl, lookAfter)), sureAt: now().after(lookAfter)})
+// Called with the mutex.
+func (k *keeper) forget(r *request, copies int) {
+	k.add(&ending{claim: r.claim, request: r, over: now().after(longer(r.ttl, lookAfter)), sureAt: now().after(lookAfter),
+		copies: copies, giveBack: r.keeps()})
 }
 
 func (k *keeper) add(e *ending) *ending {
@@ -160,12 +178,15 @@ func (k *keeper) finish(e *ending, released bool, err error) {
 	}
 	e.released, e.err = released, err
 	close(e.done)
+	if e.lease != nil && e.lease.doubtfulUntil > now() {
+		k.forget(e.request, 1)
+	}
 }
 
 // dropOver drops the leases that are over by themselves.
 func (k *keeper) dropOver() {
 	for _, e := range append([]*ending{}, k.endings...) {
-		if e.until > now() {
+		if e.until() > now() {
 			continue
 		}
 		if e.held && e.lease.fate == Released {
@@ -274,7 +295,7 @@ func (k *keeper) renew(group []*Lease) {
 		result.err = errUnconfirmed
 	}
 	if result.err != nil {
-		k.renewalFailed(group, result.err, result.sent != 0)
+		k.renewalFailed(group, result)
 		return
 	}
 	k.leases.mutex.Lock()
@@ -294,12 +315,13 @@ func (k *keeper) renew(group []*Lease) {
 
 // renewalFailed: one lease can make a renewal of many fail, when somebody has locked
 // its row. It is found; the others must not suffer.
-func (k *keeper) renewalFailed(group []*Lease, err error, sent bool) {
+func (k *keeper) renewalFailed(group []*Lease, result answer) {
+	err := result.err
 	k.leases.log("could not renew lease on %q and %d others: %v", group[0].resource, len(group)-1, err)
 	k.leases.mutex.Lock()
 	defer k.leases.mutex.Unlock()
-	for _, lease := range group {
-		if sent {
+	if result.sent != 0 {
+		for _, lease := range group {
 			lease.overAt = now().after(lease.ttl)
 		}
 	}
@@ -351,7 +373,9 @@ func (k *keeper) release(endings []*ending) {
 	}
 	k.leases.mutex.Unlock()
 	if endings[0].giveBack {
-		text, more = giveBackText, endings[0].lease.values
+		r := endings[0].request
+		text = giveBackText
+		more = map[string]string{"ttl": interval(r.ttl), "mode": r.values["mode"], "permits": r.values["permits"]}
 	}
 	var claims []claim
 	for _, e := range endings {
@@ -365,12 +389,18 @@ func (k *keeper) release(endings []*ending) {
 	k.leases.mutex.Lock()
 	defer k.leases.mutex.Unlock()
 	for i, e := range endings {
-		k.answered(e, result.rows[i][1] != nil && *result.rows[i][1] == "t", result.sent)
+		k.answered(e, result.rows[i][1], result.sent)
 	}
 }
 
-func (k *keeper) answered(e *ending, released bool, sent moment) {
-	if !released && sent < e.sureAt {
+// answered: nil means that it cannot be said now, since an open transaction is in
+// the way, say.
+func (k *keeper) answered(e *ending, value *string, sent moment) {
+	released := value != nil && *value == "t"
+	if released {
+		e.copies--
+	}
+	if value == nil || e.copies > 0 && sent < e.sureAt {
 		e.later()
 		return
 	}

@@ -12,10 +12,9 @@ type Lease struct {
 	claim
 	leases          *Leases
 	schema          string
-	values          map[string]string // of the request
+	request         *request
 	ttl, stopBefore time.Duration
 	renews          bool
-	retryFailed     bool
 	ownOwner        bool
 	onLost          func(*Lease)
 	over            chan struct{} // closed when it is lost or released
@@ -27,11 +26,13 @@ type Lease struct {
 	alone                   bool          // renewed apart from others, since its row is locked
 	contended               *string
 	fate                    Reason // empty while it is held
+	giveBack                bool   // at its end it is not kept for its min_hold: nobody has worked, or the work has not succeeded
+	doubtfulUntil           moment // another copy of its request may arrive
 }
 
 func newLease(l *Leases, r *request, token int64, since moment) *Lease {
-	lease := &Lease{claim: r.claim, leases: l, schema: r.schema, values: r.values, ttl: r.ttl, stopBefore: r.stopBefore, renews: r.renews,
-		retryFailed: r.retryFailed, ownOwner: r.ownOwner, onLost: r.onLost, over: make(chan struct{})}
+	lease := &Lease{claim: r.claim, leases: l, schema: r.schema, request: r, ttl: r.ttl, stopBefore: r.stopBefore, renews: r.renews,
+		ownOwner: r.ownOwner, onLost: r.onLost, over: make(chan struct{})}
 	lease.token = token
 	lease.extend(since)
 	return lease
@@ -68,7 +69,7 @@ func (l *Lease) tell() {
 func (l *Lease) giveUp() {
 	if l.fate == "" && l.deadline <= now() {
 		l.leases.lose(l, Expired)
-		l.leases.keeper.end(l, false).due = l.ends
+		l.leases.keeper.end(l).due = l.ends
 	}
 }
 
@@ -135,10 +136,10 @@ func (l *Lease) Contended() (contended, known bool) {
 // Release releases the lease. False if it was not held any longer. It ends after 5
 // seconds, or with the lease, or with ctx; then the release goes on in the
 // background, and the error is OutcomeUnknown or that of ctx.
-func (l *Lease) Release(ctx context.Context) (bool, error) { return l.release(ctx, false) }
+func (l *Lease) Release(ctx context.Context) (bool, error) { return l.release(ctx) }
 
 // startRelease returns nil if it is not held any longer.
-func (l *Lease) startRelease(giveBack bool) *ending {
+func (l *Lease) startRelease() *ending {
 	l.leases.mutex.Lock()
 	defer l.leases.mutex.Unlock()
 	l.giveUp() // watch may be late
@@ -146,11 +147,11 @@ func (l *Lease) startRelease(giveBack bool) *ending {
 		l.leases.keeper.endNow(l)
 		return nil
 	}
-	return l.leases.keeper.end(l, giveBack)
+	return l.leases.keeper.end(l)
 }
 
-func (l *Lease) release(ctx context.Context, giveBack bool) (bool, error) {
-	e := l.startRelease(giveBack)
+func (l *Lease) release(ctx context.Context) (bool, error) {
+	e := l.startRelease()
 	if e == nil {
 		return false, nil
 	}
@@ -180,16 +181,14 @@ func (l *Lease) expire() {
 // End releases the lease at the end of what Acquire began, whatever became of a
 // context. The error is a LeaseLost if it was lost. A release without an answer is
 // logged, and goes on in the background.
-func (l *Lease) End() error { return l.end(false) }
-
-func (l *Lease) end(giveBack bool) error {
+func (l *Lease) End() error {
 	l.leases.mutex.Lock()
 	fate := l.fate
 	l.leases.mutex.Unlock()
 	if fate == Released {
 		return nil
 	}
-	released, err := l.release(context.Background(), giveBack)
+	released, err := l.release(context.Background())
 	if err != nil {
 		l.leases.log("could not release lease on %q: %v", l.resource, err)
 		return nil
@@ -217,15 +216,23 @@ func (l *Lease) bound(ctx context.Context) (context.Context, context.CancelFunc)
 // and releases it.
 func (l *Lease) use(ctx context.Context, work func(context.Context, *Lease) error, retryFailed bool) (err error) {
 	bound, cancel := l.bound(ctx)
-	failed := true
+	l.setGiveBack(retryFailed)
 	defer func() {
 		cancel()
-		lost := l.end(retryFailed && failed)
+		lost := l.End()
 		if lost != nil && (err == nil || errors.Is(err, context.Canceled) && ctx.Err() == nil) {
 			err = lost
 		}
 	}()
 	err = work(bound, l)
-	failed = err != nil
+	if err == nil {
+		l.setGiveBack(false)
+	}
 	return err
+}
+
+func (l *Lease) setGiveBack(on bool) {
+	l.leases.mutex.Lock()
+	defer l.leases.mutex.Unlock()
+	l.giveBack = on
 }

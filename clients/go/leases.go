@@ -58,6 +58,7 @@ type Leases struct {
 	owner   string // of leases that are counted
 	tries   *links
 	waits   *links
+	journal *journal
 	closing chan struct{} // closed by Close
 	closed  chan struct{} // closed when nothing is left
 
@@ -85,15 +86,14 @@ func New(connection string, options Options) (*Leases, error) {
 	if options.Logf == nil {
 		options.Logf = log.Printf
 	}
-	l := &Leases{source: source, options: options, owner: newOwner(), lines: map[string]*line{},
+	l := &Leases{source: source, options: options, journal: &journal{logf: options.Logf}, owner: newOwner(), lines: map[string]*line{},
 		closing: make(chan struct{}), closed: make(chan struct{})}
 	l.tries, l.waits, l.keeper = newLinks(l, tries, triesKept), newLinks(l, waits, waitsKept), newKeeper(l)
 	return l, nil
 }
 
-// log is called without the mutex, since it may block.
 func (l *Leases) log(format string, args ...interface{}) {
-	l.options.Logf("lease_lock: "+format, args...)
+	l.journal.log("lease_lock: "+format, args...)
 }
 
 // Hold calls work while it holds the lease. The context of work is cancelled
@@ -128,7 +128,7 @@ func (l *Leases) try(ctx context.Context, resource string, ttl time.Duration,
 	if err != nil {
 		return false, err
 	}
-	return true, lease.use(ctx, work, lease.retryFailed)
+	return true, lease.use(ctx, work, lease.request.retryFailed)
 }
 
 // Once calls job unless one ran under this name in the period before, on whichever
@@ -213,18 +213,18 @@ func (l *Leases) isClosed() bool {
 	}
 }
 
-// keep begins to renew and to watch a lease.
-func (l *Leases) keep(lease *Lease) {
+// keep begins to renew and to watch a lease; false after Close.
+func (l *Leases) keep(lease *Lease) bool {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	if l.isClosed() {
-		lease.decide(WasClosed)
-		l.keeper.end(lease, false)
-		return
+		l.keeper.undo(lease, WasClosed)
+		return false
 	}
 	l.keeper.held[lease] = true
 	l.keeper.rouse()
 	go lease.watch()
+	return true
 }
 
 // lose is called with the mutex.
@@ -277,7 +277,7 @@ func (l *Leases) Close(ctx context.Context) []string {
 		close(l.closing)
 		for lease := range l.keeper.held {
 			lease.decide(WasClosed)
-			l.keeper.end(lease, false)
+			l.keeper.end(lease)
 		}
 		l.keeper.endNow(nil)
 		go l.conclude()
@@ -306,5 +306,6 @@ func (l *Leases) conclude() {
 	<-l.keeper.stopped
 	l.tries.close()
 	l.waits.close()
+	l.journal.flush()
 	close(l.closed)
 }

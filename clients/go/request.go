@@ -46,11 +46,13 @@ FROM unnest({resources}::text[], {owners}::text[], {tokens}::int8[]) WITH ORDINA
 ORDER BY l.n`
 
 // The lease is not kept for its min_hold.
-const giveBackText = `SELECT 1, bool_or({schema}.lease_release(l.resource, l.owner))
-FROM unnest({resources}::text[], {owners}::text[]) AS l(resource, owner)
-CROSS JOIN LATERAL {schema}.lease_request(l.resource, '1 min', l.owner, mode => {mode}::text,
-	permits => {permits}::int4, if_own => 'renew', min_hold => '0') AS g
-WHERE g.granted`
+const giveBackText = `SELECT 1, CASE WHEN l.held = coalesce(l.token, l.held) THEN (
+	SELECT CASE WHEN g.granted THEN {schema}.lease_release(l.resource, l.owner, l.held)
+		WHEN g.reason NOT IN ('open', 'failover') THEN false END
+	FROM {schema}.lease_request(l.resource, {ttl}, l.owner, mode => {mode}::text, permits => {permits}::int4,
+		if_own => 'renew', min_hold => '0') AS g) ELSE false END
+FROM (SELECT l.*, {schema}.lease_token(l.resource, l.owner) AS held
+	FROM unnest({resources}::text[], {owners}::text[], {tokens}::int8[]) AS l(resource, owner, token) OFFSET 0) AS l`
 
 // In a transaction of the user's, whose settings stay as they are, but for one that
 // would hide the warning of a COMMIT whose wait for a synchronous standby is
@@ -181,6 +183,10 @@ func (l *Leases) newRequest(resource string, ttl time.Duration, options []Option
 	}
 	return r, nil
 }
+
+// keeps says whether its release may leave the lease kept for its min_hold. A hold
+// of several does not.
+func (r *request) keeps() bool { return r.values["min_hold"] != "NULL" && r.ifOwn != "count" }
 
 func newOwner() string {
 	random := make([]byte, 16)

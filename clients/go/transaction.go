@@ -110,13 +110,13 @@ func (l *Lease) begin(ctx context.Context, begin beginner, repeat bool) (pgx.Tx,
 func (l *Lease) assert(ctx context.Context, tx pgx.Tx) error {
 	rows, err := execute(ctx, tx.Conn(), fill(assertText, map[string]string{
 		"schema": l.schema, "resource": quote(l.resource), "owner": quote(l.owner)}))
+	if err == nil && *rows[0][0] != fmt.Sprint(l.token) {
+		err = &pgconn.PgError{Severity: "ERROR", Code: notHeld, Message: "the owner has a later lease"}
+	}
 	if stateOf(err) == notHeld {
 		l.leases.mutex.Lock()
 		defer l.leases.mutex.Unlock()
 		l.leases.lose(l, Broken)
-	}
-	if err == nil && *rows[0][0] != fmt.Sprint(l.token) {
-		return &pgconn.PgError{Severity: "ERROR", Code: notHeld, Message: "the owner has a later lease"}
 	}
 	return err
 }

@@ -75,21 +75,27 @@ class Core {
   }
 
   // Hands the end of a lease over to the keeper. Null if there is nothing to end.
-  release(kept, { atOnce = false } = {}) {
+  release(kept) {
     kept.leave()
     this.keeper.leases.delete(kept)
     const known = kept.reason === 'broken' || kept.reason === 'taken_over'
     if (kept.ended || known || kept.over <= now()) return null
     kept.ended = true
-    const ending = this.keeper.end(new Ending(kept, Math.max(kept.over, atOnce ? kept.keptUntil : 0), { atOnce }))
+    const ending = this.keeper.end(new Ending(kept, { givesBack: kept.givesBack }))
     if (kept.doubtful) ending.done.then(() => this.forget(kept, { copies: Infinity }))
     return ending
   }
 
+  // Nobody has worked under it.
+  undo(kept) {
+    kept.givesBack = true
+    this.release(kept)
+  }
+
   // Release what a request may have been granted, whose answer nobody waits for any longer.
-  forget({ resource, owner, ttl, wait = 0 }, abandoned) {
-    const until = now() + ttl + Math.min(wait, 3_600_000)
-    this.keeper.end(new Ending({ resource, owner }, until, { abandoned }))
+  forget(request, abandoned) {
+    const until = now() + request.ttl + Math.min(request.wait ?? 0, 3_600_000)
+    this.keeper.end(new Ending(request, { until, abandoned, givesBack: true }))
   }
 
   get counts() {
@@ -109,7 +115,8 @@ class Core {
       this.#stopped.abort(new Closed())
       await this.keeper.close()
     } else {
-      this.keeper.goOnAlone()
+      // What has just been cut off may have been granted a lease: it is handed over first.
+      this.requests.settled().then(() => this.keeper.goOnAlone())
     }
     return [...new Set(left)]
   }
@@ -147,12 +154,12 @@ export class Leases {
     return new Lease(this.#core, kept, options.onLost)
   }
 
-  async #workUnder(lease, work, atFailure = {}) {
+  async #workUnder(lease, work) {
     let result
     try {
       result = await work()
     } catch (error) {
-      await lease._end(atFailure).catch((loss) => { throw error instanceof LeaseLost ? error : lease._loss(error) })
+      await lease._end().catch((loss) => { throw error instanceof LeaseLost ? error : lease._loss(error) })
       throw error
     }
     await lease._end()
@@ -198,7 +205,12 @@ export class Leases {
       const ttl = Math.min(period, 30_000)
       const lease = await this.tryHold(name, { ttl, ...options, minHold: period })
       if (lease === null) return undefined
-      return this.#workUnder(lease, () => job(lease, lease.signal, ...args), { atOnce: retryFailed })
+      lease._givesBack(retryFailed)
+      return this.#workUnder(lease, async () => {
+        const result = await job(lease, lease.signal, ...args)
+        lease._givesBack(false)
+        return result
+      })
     }
   }
 

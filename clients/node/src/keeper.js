@@ -214,7 +214,7 @@ export class Keeper {
       if (!(error instanceof Unconfirmed)) throw error
       rows = byNumber(error.rows)
     }
-    ends.forEach((ending, n) => ending.answered(rows[n].held === 't'))
+    ends.forEach((ending, n) => ending.answered(rows[n].held))
   }
 
   // One statement; the answers are in the order of the leases. To open a connection may take half of the time that is
@@ -255,6 +255,7 @@ export class Kept {
   onLost = null
   doubtful = false // a request with the same owner got no answer
   ended = false // the keeper has been told to end it
+  givesBack = false // at its end it is not kept for its minHold: nobody has worked, or the work has not succeeded
   told = null // the lease, if somebody is told of its loss: it is in use even if nobody refers to it
 
   constructor(request, token, granted, hooks) {
@@ -262,13 +263,14 @@ export class Kept {
     this.owner = request.owner
     this.mode = request.mode
     this.permits = request.permits
+    this.ifOwn = request.ifOwn
+    this.minHold = request.minHold
     this.token = token
     this.ttl = request.ttl
     this.renews = request.renews
     this.ownOwner = request.ownOwner
     this.life = request.ttl - request.stopBefore
     this.over = now() + request.ttl // it has certainly ended at the server
-    this.keptUntil = granted + (request.minHold ?? 0)
     this.#hooks = hooks
     setMaxListeners(0, this.signal) // each transaction listens
     this.#extend(granted)
@@ -336,6 +338,7 @@ export class Ending {
   #pause = 25
   #sure // a request that was abandoned cannot arrive any more
   #copies // requests without an answer
+  #until
   #settle
   #moved = false // the functions were not where they had been
   alone = false
@@ -343,15 +346,16 @@ export class Ending {
   settled = false
   nextAt = 0
 
-  constructor(lease, until, { atOnce = false, abandoned = null } = {}) {
+  // Of a lease that is kept, or of what a request may have been granted; that is over at a time. A hold of several is
+  // never kept for its minHold.
+  constructor(lease, { until = null, givesBack = false, abandoned = null } = {}) {
+    this.lease = lease
     this.resource = lease.resource
     this.owner = lease.owner
-    this.token = lease.token ?? null
-    this.mode = lease.mode
-    this.permits = lease.permits
-    this.ownOwner = lease.ownOwner ?? true
-    this.until = until
-    this.atOnce = atOnce
+    this.token = (abandoned ? null : lease.token) ?? null
+    this.ownOwner = lease.ownOwner
+    this.#until = until
+    this.givesBack = givesBack && lease.minHold !== undefined && lease.minHold !== null && lease.ifOwn !== 'count'
     if (abandoned !== null) {
       this.#copies = abandoned.copies
       this.#sure = now() + LINGER
@@ -364,12 +368,19 @@ export class Ending {
     return !this.settled
   }
 
+  // Then it is over by itself. A renewal that is under way may still move that.
+  get until() {
+    return this.#until ?? this.lease.over
+  }
+
   settle(result) {
     this.settled = true
     this.#settle(result)
   }
 
-  answered(held) {
+  answered(value) {
+    if (value === null) return this.#later()
+    const held = value === 't'
     if (this.#sure === undefined) return this.settle(held || this.repeated)
     if (held) this.#copies--
     if (this.#copies <= 0 || now() >= this.#sure) return this.settle(held)

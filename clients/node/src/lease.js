@@ -75,18 +75,18 @@ export class Lease {
   }
 
   // False if it is not held any longer. The keeper goes on even if nobody waits for the answer.
-  async release(options) {
-    const result = await this.#release(options)
+  async release() {
+    const result = await this.#release()
     if (result instanceof Error) throw result
     return result === true
   }
 
-  async #release(options) {
+  async #release() {
     forgotten.unregister(this)
     const kept = this.#kept
     if (kept.deadline <= now()) kept.lose('expired') // its timer is late
     const held = kept.held
-    const ending = this.#core.release(kept, options)
+    const ending = this.#core.release(kept)
     if (!held || ending === null) return false
     const unknown = () => new OutcomeUnknown('the release', this.resource)
     const result = await within(ending.done, PATIENCE, unknown).catch((error) => error)
@@ -95,10 +95,15 @@ export class Lease {
     return result === 'over' ? false : result
   }
 
+  // Whether it is not kept for its minHold when it ends now.
+  _givesBack(on) {
+    this.#kept.givesBack = on
+  }
+
   // The end of a block: an error if the lease was lost, but not if it is released late.
-  async _end(options) {
+  async _end() {
     if (this.#kept.reason === 'released') return
-    const result = await this.#release(options)
+    const result = await this.#release()
     if (result === false) throw this._loss()
     if (result instanceof Error) this.#core.report.always(`could not release the lease on "${this.resource}" in time`, result)
   }

@@ -62,18 +62,24 @@ export function renewStatement(place, leases, timeout, lock) {
         ELSE ${schema}.lease_token(l.resource, l.owner) OPERATOR(pg_catalog.=) l.token END AS held) AS h`
 }
 
-// Without a token: for a request whose answer was lost. At once: without what is left of its minHold.
+// Without a token: for a request whose answer was lost. To be given back: without what is left of its minHold; NULL if that
+// cannot be said now, since an open transaction is in the way, say.
 export function endStatement(place, ends, timeout, lock) {
-  const list = ends.map(({ resource, owner, token, mode, permits, atOnce }, n) => ({ n, resource, owner, token, mode, permits, atOnce }))
+  const list = ends.map(({ resource, owner, token, lease, givesBack }, n) => (
+    { n, resource, owner, token, ttl: lease.ttl / 1000, mode: lease.mode, permits: lease.permits, givesBack }))
   const { schema } = place
   return `${settings(place, { timeout, lock })}
     SELECT l.n, CASE
-      WHEN l."atOnce" THEN (SELECT ${schema}.lease_release(l.resource, l.owner)
-        FROM ${schema}.lease_request(l.resource, '1 minute', l.owner, mode => l.mode, permits => l.permits, if_own => 'renew',
-          min_hold => '0') AS g WHERE g.granted)
+      WHEN l.current OPERATOR(pg_catalog.=) coalesce(l.token, l.current) THEN (
+        SELECT CASE WHEN g.granted THEN ${schema}.lease_release(l.resource, l.owner, l.current)
+          WHEN g.reason OPERATOR(pg_catalog.=) 'open' OR g.reason OPERATOR(pg_catalog.=) 'failover' THEN NULL ELSE false END
+        FROM ${schema}.lease_request(l.resource, ${seconds('l.ttl')}, l.owner, mode => l.mode, permits => l.permits,
+          if_own => 'renew', min_hold => '0') AS g)
+      WHEN l."givesBack" THEN false
       WHEN l.token IS NULL THEN ${schema}.lease_release(l.resource, l.owner)
       ELSE ${schema}.lease_release(l.resource, l.owner, l.token) END AS held
-    FROM ${json(list)} AS l(${LEASE}, mode ${TEXT}, permits pg_catalog.int4, "atOnce" pg_catalog.bool)`
+    FROM (SELECT *, CASE WHEN e."givesBack" THEN ${schema}.lease_token(e.resource, e.owner) END AS current
+      FROM ${json(list)} AS e(${LEASE}, mode ${TEXT}, permits pg_catalog.int4, "givesBack" pg_catalog.bool) OFFSET 0) AS l`
 }
 
 // In a transaction of the user's, whose settings stay as they are, but for one that would hide the warning of a COMMIT

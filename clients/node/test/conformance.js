@@ -123,8 +123,9 @@ const commands = {
       if (fail && lost.aborted) throw new Failed()
     }).then(() => null),
 
-  once: ({ client, resource, period, options: given, fail }, { signal }) =>
-    clients.get(client).once(resource, { period: milliseconds(period), ...options(given), signal }, () => {
+  once: ({ client, resource, period, options: given, fail, lasts }, { signal }) =>
+    clients.get(client).once(resource, { period: milliseconds(period), ...options(given), signal }, async (lease) => {
+      if (lasts) await new Promise((resolve) => { lease.signal.addEventListener('abort', resolve) })
       if (fail) throw new Failed()
       return true
     })().then((ran) => ran ?? false),

@@ -53,7 +53,6 @@ class AsyncLease:
         self._on_lost = on_lost
         self._loop = loop
         self._record = record
-        self._give_back = False
 
     def remaining(self) -> float:
         """Seconds until the lease is given up as lost, unless it is renewed before. The lease itself lasts longer."""
@@ -94,7 +93,7 @@ class AsyncLease:
         """Release the lease. False if it is not held any longer; OutcomeUnknown if there was no answer."""
         outcome = LoopOutcome()
         try:
-            self._core.end(self._record, outcome, self._give_back)
+            self._core.end(self._record, outcome)
             return bool(await outcome.wait())
         except BaseException:
             self._core.end(self._record, None)
@@ -108,7 +107,7 @@ class AsyncLease:
         if self._record.fate == RELEASED:
             return
         if self._leases._hands_over():
-            self._core.end(self._record, None, self._give_back)
+            self._core.end(self._record, None)
             return
         try:
             released = await self.release()
@@ -314,9 +313,9 @@ class AsyncLeases:
                 if lease is None:
                     return None
                 async with lease:
-                    lease._give_back = retry_failed
+                    lease._record.give_back = retry_failed
                     result = await job(lease, *args, **kwargs)
-                    lease._give_back = False
+                    lease._record.give_back = False
                     return result
             return run
         return decorate

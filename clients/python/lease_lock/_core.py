@@ -21,7 +21,7 @@ from typing import Any, Callable, Optional
 import psycopg
 
 from ._errors import AGAIN, CLOSED, NOT_AGAIN, UNKNOWN, Closed, OutcomeUnknown, sort
-from ._keeper import Keeper, Record
+from ._keeper import LOOK_AFTER, Keeper, Record
 from ._link import Answer, Link
 from ._loop import Alarm, Loop, call, log, now, start_thread
 from ._outcome import Outcome, ThreadOutcome
@@ -51,7 +51,8 @@ class Call:
         self.give_up = math.inf if request.wait is None else start + request.wait
         self.limit = math.inf if request.wait is None else start + (request.wait or PATIENCE)
         self.last: Callable[[], Exception] = lambda: psycopg.OperationalError("no connection in time")
-        self.unanswered = False
+        self.unanswered = 0     # copies of the request that may arrive
+        self.doubtful_until = 0.0
         self.undoing = False    # a grant that a failover may forget
         self.failures = 0
         self.looked_up = False
@@ -74,7 +75,7 @@ class Core:
         self.loop = Loop()
         self._calls: set[Call] = set()
         self._idle: list[Link] = []
-        self._busy: set[Link] = set()
+        self._busy: dict[Link, Call] = {}
         self._backlog: deque[tuple[Call, Callable[..., None]]] = deque()
         self._lines: dict[str, deque[Call]] = {}
         self._waits: dict[str, Link] = {}
@@ -84,6 +85,7 @@ class Core:
         self._callbacks: set[object] = set()
         self._events: Optional[SimpleQueue[Any]] = None
         self._closing: list[Outcome] = []
+        self._ends = False
         self._used = False
         self.keeper = Keeper(self)
 
@@ -98,8 +100,8 @@ class Core:
         """Whatever becomes of the call, nobody takes its lease."""
         self.loop.soon(self._abandon, call, error)
 
-    def end(self, record: Record, outcome: Optional[Outcome], give_back: bool = False) -> None:
-        self.loop.soon(self.keeper.end, record, outcome, give_back)
+    def end(self, record: Record, outcome: Optional[Outcome]) -> None:
+        self.loop.soon(self.keeper.end, record, outcome)
 
     def lose(self, record: Record, reason: str) -> None:
         """A statement of the caller's has shown that it is not held."""
@@ -152,13 +154,13 @@ class Core:
             self._backlog.append((call, done))
             return
         link = self._idle.pop() if self._idle else Link(self.loop, self.source)
-        self._busy.add(link)
+        self._busy[link] = call
         call.link = link
-        link.run(Attempt(call.request, 0, call.unanswered), min(call.limit, now()) + PATIENCE,
+        link.run(Attempt(call.request, 0, call.unanswered > 0), min(call.limit, now()) + PATIENCE,
                  partial(self._free, link, call, done))
 
     def _free(self, link: Link, call: Call, done: Callable[..., None], answer: Answer) -> None:
-        self._busy.discard(link)
+        del self._busy[link]
         call.link = None
         if link.unusable or self.closed:
             link.close()
@@ -199,10 +201,10 @@ class Core:
                         request.resource)
             call.last = lambda: psycopg.OperationalError("the synchronous standby did not confirm the grant")
             call.undoing = True     # whatever was asked meanwhile would be told of the grant that ends
-            self.keeper.end(record, None, then=lambda: self._undone(call))
+            self.keeper.undo(record, lambda: self._undone(call))
         elif request.own_owner and now() >= since + request.ttl / 2 and not call.outcome.decided:
             # It took so long that the lease is nearly over: ask for it again.
-            call.unanswered = True
+            call.unanswered += 1
             call.last = lambda: psycopg.OperationalError("answers take longer than the lease lasts")
             self._again(call)
         else:
@@ -217,6 +219,8 @@ class Core:
         """The caller refers to the lease, the keeper only weakly."""
         self._drop(call)
         call.record = record
+        if call.request.own_owner:
+            record.doubtful_until = call.doubtful_until
         record.tell = call.tell
         lease = call.make(record)
         record.lease = weakref.ref(lease, lambda _: self.loop.soon(self.keeper.orphan, record))
@@ -224,12 +228,13 @@ class Core:
         if call.outcome.give(lease):
             self.event("granted", record.resource)
         else:
-            self.keeper.end(record, None)
+            self.keeper.undo(record)
 
     def _failed(self, call: Call, error: BaseException, sent: bool) -> None:
         what = sort(error, sent)
         if what == UNKNOWN:
-            call.unanswered = True
+            call.unanswered += 1
+            call.doubtful_until = now() + LOOK_AFTER
         if call.outcome.decided:
             self._forget(call)
             return
@@ -274,7 +279,7 @@ class Core:
         elif not call.outcome.give(error=error):
             return
         if call.record is not None:
-            self.keeper.end(call.record, None)
+            self.keeper.undo(call.record)
         if call.link is not None and call.waits:
             call.link.cut()
         elif call.link is None:
@@ -284,8 +289,8 @@ class Core:
         """Nobody waits for the call any longer. What it may have been granted is released."""
         self._drop(call)
         if call.unanswered and call.request.own_owner:
-            call.unanswered = False
-            self.keeper.forget(call.request)
+            self.keeper.forget(call.request, call.unanswered)
+            call.unanswered = 0
 
     def _drop(self, call: Call) -> None:
         self._calls.discard(call)
@@ -332,7 +337,7 @@ class Core:
         self._waits[resource] = link
         call.link, call.waits = link, True
         self.event("waiting", resource)
-        link.run(Attempt(call.request, call.give_up, call.unanswered), call.limit + PATIENCE,
+        link.run(Attempt(call.request, call.give_up, call.unanswered > 0), call.limit + PATIENCE,
                  partial(self._waited, resource, link, call))
 
     def _waited(self, resource: str, link: Link, call: Call, answer: Answer) -> None:
@@ -400,6 +405,7 @@ class Core:
 
     def _close(self, outcome: Outcome, timeout: float, token: object) -> None:
         self._closing.append(outcome)
+        self._ends = True
         self._callbacks.discard(token)
         for each in list(self._calls):
             self._abandon(each, Closed("leases are closed", each.request.resource))
@@ -407,11 +413,16 @@ class Core:
         for link in [*self._idle, *self._spare]:
             link.close()
         self._idle, self._spare = [], []
-        self.loop.at(now() + timeout, lambda: outcome.give(self.keeper.unended()))
+        self.loop.at(now() + timeout, lambda: outcome.give(self._unended()))
         self._check_end()
 
+    def _unended(self) -> list[str]:
+        """Resources of what is not released, or may still be granted."""
+        resources = [call.request.resource for call in self._busy.values()]
+        return list(dict.fromkeys([*self.keeper.unended(), *resources, *self._waits]))
+
     def _check_end(self) -> None:
-        if self.closed and self._closing and not self._busy and not self._waits and not self.keeper.ends:
+        if self._ends and not self._busy and not self._waits and not self.keeper.ends:
             self.keeper.stop()
             if not self._callbacks:
                 for outcome in self._closing:

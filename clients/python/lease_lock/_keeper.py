@@ -39,12 +39,14 @@ class Record:
     def __init__(self, request: Request, token: int, since: float) -> None:
         self.resource, self.owner, self.token, self.mode = request.resource, request.owner, token, request.mode
         self.ttl, self.stop_before, self.renew = request.ttl, request.stop_before, request.renew
-        self.schema, self.permits, self.own_owner = request.schema, request.options["permits"], request.own_owner
+        self.request, self.schema, self.own_owner = request, request.schema, request.own_owner
         self.fate: Optional[str] = None
         self.alarm: Optional[Alarm] = None
         self._decided = First()
         self.inherited = False
         self.contended: Optional[bool] = None
+        self.give_back = False  # at its end it is not kept for its min_hold: nobody has worked, or the work has not succeeded
+        self.doubtful_until = 0.0   # another copy of its request may arrive
         self.alone = False      # renewed apart from others, since its row is locked
         self.lease: Callable[[], Any] = lambda: None     # a weak reference
         self.cuts: set[Callable[[], None]] = set()
@@ -87,18 +89,26 @@ class Record:
 class End:
     """A lease, or what a request may have been granted, that is to be released."""
 
-    def __init__(self, resource: str, owner: str, token: Optional[int], until: float) -> None:
-        self.resource, self.owner, self.token, self.until = resource, owner, token, until
+    def __init__(self, request: Request, token: Optional[int], give_back: bool) -> None:
+        self.request, self.resource, self.owner, self.token = request, request.resource, request.owner, token
+        self.give_back = give_back and request.keeps
         self.due = now()
         self.pause = 0.05
         self.held = True        # as far as is known here
         self.repeats = True     # a second release ends nothing but this lease
-        self.unanswered = self.alone = self.give_back = False
+        self.unanswered = self.alone = False
         self.sure_at = 0.0      # an answer counts from then on
+        self.copies = 1         # of the request: more releases than that do not come
+        self.over = 0.0         # without a record
         self.record: Optional[Record] = None
         self.outcome: Optional[Outcome] = None
         self.then: Optional[Callable[[], None]] = None
         self.warned = False
+
+    @property
+    def until(self) -> float:
+        """Then it is over by itself. A renewal that is under way may still move that."""
+        return self.over if self.record is None else self.record.over
 
 
 class Statement:
@@ -136,7 +146,7 @@ class Keeper:
         """The rest of its time is the holder's, to stop: it is released then, or when the holder says that it has stopped."""
         if record.fate is None and record.deadline <= now():
             self._lose(record, EXPIRED)
-            self._end(record, None, False, due=record.ends)
+            self._end(record, None, due=record.ends)
         elif record.fate is None:
             record.alarm = self._loop.at(record.deadline, partial(self._watch, record))
 
@@ -161,19 +171,18 @@ class Keeper:
         """Nobody refers to the lease any longer."""
         if record.fate is None:
             self._lose(record, RELEASED)
-            self._end(record, None, False)
+            self._end(record, None)
             # It may be made an error, and it is written to a file that nobody reads.
             start_thread(warnings.warn, f'lease on "{record.resource}" was not released', ResourceWarning, 2)
 
     # Ends
 
-    def end(self, record: Record, outcome: Optional[Outcome], give_back: bool = False,
-            then: Optional[Callable[[], None]] = None) -> None:
+    def end(self, record: Record, outcome: Optional[Outcome], then: Optional[Callable[[], None]] = None) -> None:
         if record.deadline <= now():
             self._watch(record)     # its alarm is late
         if record.decide(RELEASED):
             self.records.discard(record)
-            self._end(record, outcome, give_back, then)
+            self._end(record, outcome, then)
             return
         if outcome is not None:
             outcome.give(False)
@@ -181,26 +190,30 @@ class Keeper:
         if then is not None:
             then()
 
+    def undo(self, record: Record, then: Optional[Callable[[], None]] = None) -> None:
+        """Nobody has worked under it."""
+        record.give_back = True
+        self.end(record, None, then)
+
     def _end_now(self, ends: list[End]) -> None:
         for end in ends:
             end.due = min(end.due, now())
         self._next()
 
-    def _end(self, record: Record, outcome: Optional[Outcome], give_back: bool,
-             then: Optional[Callable[[], None]] = None, due: float = 0) -> None:
-        end = End(record.resource, record.owner, record.token, record.over)
+    def _end(self, record: Record, outcome: Optional[Outcome], then: Optional[Callable[[], None]] = None,
+             due: float = 0) -> None:
+        end = End(record.request, record.token, record.give_back)
         end.record, end.repeats, end.due = record, record.own_owner, max(end.due, due)
-        end.held = record.fate == RELEASED
-        end.give_back, end.then = give_back, then
+        end.held, end.then = record.fate == RELEASED, then
         if outcome is not None:
             end.outcome = outcome
             self._loop.at(min(now() + PATIENCE, record.ends), partial(self._too_late, end))
         self._add_end(end)
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: Request, copies: int) -> None:
         """An owner whose request has no answer. It may be granted the lease after this client has looked."""
-        end = End(request.resource, request.owner, None, now() + max(request.ttl, LOOK_AFTER))
-        end.held, end.sure_at = False, now() + LOOK_AFTER
+        end = End(request, None, True)
+        end.held, end.copies, end.over, end.sure_at = False, copies, now() + max(request.ttl, LOOK_AFTER), now() + LOOK_AFTER
         self._add_end(end)
 
     def _add_end(self, end: End) -> None:
@@ -220,7 +233,7 @@ class Keeper:
     def end_all(self, reason: str) -> None:
         for record in list(self.records):
             self._lose(record, reason, call_back=False)
-            self._end(record, None, False)
+            self._end(record, None)
         self._end_now(self.ends)
 
     def unended(self) -> list[str]:
@@ -346,9 +359,9 @@ class Keeper:
     def _release(self, ends: list[End]) -> None:
         limit = min(self._limit(), PATIENCE)
         text, columns = RELEASE, columns_of(ends)
-        if ends[0].give_back and (record := ends[0].record) is not None:
-            text = GIVE_BACK
-            columns += [record.mode, record.permits]
+        if ends[0].give_back:
+            request = ends[0].request
+            text, columns = GIVE_BACK, [request.ttl, request.mode, request.options["permits"], *columns]
         self._ask(Statement(text, columns, limit, min(limit / 4, LOCK_TIMEOUT)), limit, partial(self._released, ends))
 
     def _released(self, ends: list[End], answer: Answer) -> None:
@@ -357,7 +370,8 @@ class Keeper:
             return
         assert answer.sent is not None
         for (_, released), end in zip(sorted(answer.rows), ends):
-            if released or answer.sent >= end.sure_at:
+            end.copies -= bool(released)
+            if released is not None and (end.copies == 0 or answer.sent >= end.sure_at):
                 # It may have been released by a statement whose answer was lost.
                 released = released or (end.held and end.unanswered)
                 if not released and end.held and end.record is not None:
@@ -394,6 +408,8 @@ class Keeper:
 
     def _done(self, end: End, released: bool = False, error: Optional[BaseException] = None) -> None:
         self.ends.remove(end)
+        if end.record is not None and end.record.doubtful_until > now():
+            self.forget(end.request, 1)
         if end.outcome is not None:
             end.outcome.give(released, error)
         if end.then is not None:

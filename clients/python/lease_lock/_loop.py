@@ -131,13 +131,13 @@ class Loop:
         return alarm
 
     def stop(self) -> None:
+        """For good. What comes later is still run, but no alarms."""
         self._stopped = True
 
     def _run(self) -> None:
         while not self._inbox.empty() and self._runs.acquire(blocking=False):
-            self._stopped = False
             try:
-                while not self._stopped:
+                while not (self._stopped and self._inbox.empty()):
                     self._ring()
                     try:
                         run, args = self._inbox.get(timeout=self._sleep())

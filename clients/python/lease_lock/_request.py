@@ -76,13 +76,15 @@ SELECT l.n, CASE WHEN l.token IS NULL THEN {schema}.lease_release(l.resource, l.
     ELSE {schema}.lease_release(l.resource, l.owner, l.token) END
 FROM unnest(%s::text[], %s::text[], %s::int8[]) WITH ORDINALITY AS l(resource, owner, token, n)"""
 
-# The lease is not kept for its min_hold.
+# The lease is not kept for its min_hold. NULL: that cannot be said now, since an open transaction is in the way, say.
 GIVE_BACK = """\
-SELECT 1, bool_or({schema}.lease_release(l.resource, l.owner))
-FROM (SELECT (%s::text[])[1] AS resource, (%s::text[])[1] AS owner, (%s::int8[])[1] AS token) AS l
-CROSS JOIN LATERAL {schema}.lease_request(l.resource, '1 min', l.owner, mode => %s::text, permits => %s::int4,
-    if_own => 'renew', min_hold => '0') AS g
-WHERE g.granted"""
+SELECT 1, CASE WHEN l.held = coalesce(l.token, l.held) THEN (
+    SELECT CASE WHEN g.granted THEN {schema}.lease_release(l.resource, l.owner, l.held)
+        WHEN g.reason NOT IN ('open', 'failover') THEN false END
+    FROM {schema}.lease_request(l.resource, make_interval(secs => %s::float8), l.owner, mode => %s::text, permits => %s::int4,
+        if_own => 'renew', min_hold => '0') AS g) ELSE false END
+FROM (SELECT l.*, {schema}.lease_token(l.resource, l.owner) AS held
+    FROM unnest(%s::text[], %s::text[], %s::int8[]) AS l(resource, owner, token) OFFSET 0) AS l"""
 
 # In a transaction of the user's, whose settings stay as they are, but for one that would hide the warning of a COMMIT
 # whose wait for a synchronous standby is cancelled.
@@ -140,6 +142,11 @@ class Request:
     renew: bool
     # Where the functions are: known when it was sent.
     schema: str = ""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its release may leave the lease kept for its min_hold. A hold of several does not."""
+        return self.options["min_hold"] is not None and self.if_own != "count"
 
     def taken(self, grant: Grant, asked: float) -> LeaseTaken:
         left = None if grant.blocked_for is None else max(0.0, grant.blocked_for / 1000 - (now() - asked))

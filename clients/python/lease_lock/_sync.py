@@ -51,7 +51,6 @@ class Lease:
         self._on_lost = on_lost
         self._loop = loop
         self._record = record
-        self._give_back = False
 
     def remaining(self) -> float:
         """Seconds until the lease is given up as lost, unless it is renewed before. The lease itself lasts longer."""
@@ -79,7 +78,7 @@ class Lease:
         """Release the lease. False if it is not held any longer; OutcomeUnknown if there was no answer."""
         outcome = ThreadOutcome()
         try:
-            self._core.end(self._record, outcome, self._give_back)
+            self._core.end(self._record, outcome)
             return bool(outcome.wait())
         except BaseException:
             self._core.end(self._record, None)
@@ -93,7 +92,7 @@ class Lease:
         if self._record.fate == RELEASED:
             return
         if self._leases._hands_over():
-            self._core.end(self._record, None, self._give_back)
+            self._core.end(self._record, None)
             return
         try:
             released = self.release()
@@ -279,9 +278,9 @@ class Leases:
                 if lease is None:
                     return None
                 with lease:
-                    lease._give_back = retry_failed
+                    lease._record.give_back = retry_failed
                     result = job(lease, *args, **kwargs)
-                    lease._give_back = False
+                    lease._record.give_back = False
                     return result
             return run
         return decorate

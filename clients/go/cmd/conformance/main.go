@@ -41,6 +41,7 @@ type command struct {
 	Pause      bool            `json:"pause"`
 	Period     float64         `json:"period"`
 	Fail       bool            `json:"fail"`
+	Lasts      bool            `json:"lasts"`
 	Of         json.RawMessage `json:"of"`
 	Timeout    float64         `json:"timeout"`
 	Number     int             `json:"number"`
@@ -341,7 +342,10 @@ func (p *program) elect(ctx context.Context, c *command) error {
 func (p *program) once(ctx context.Context, c *command) (bool, error) {
 	c.Lease = ""
 	ttl, options := p.options(c)
-	return p.client(c).Once(ctx, c.Resource, seconds(c.Period), ttl, func(context.Context, *leaselock.Lease) error {
+	return p.client(c).Once(ctx, c.Resource, seconds(c.Period), ttl, func(_ context.Context, lease *leaselock.Lease) error {
+		if c.Lasts {
+			<-lease.Lost()
+		}
 		if c.Fail {
 			return errFailed
 		}

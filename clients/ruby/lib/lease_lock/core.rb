@@ -4,7 +4,9 @@ module LeaseLock
   # One hold, from the request to the lease.
   class Call
     attr_reader :request, :on_lost, :outcome, :give_up, :limit
-    attr_accessor :record, :last, :unanswered, :failures, :looked_up, :link, :waits, :alarm, :pause, :undoing
+    attr_accessor :record, :last, :failures, :looked_up, :link, :waits, :alarm, :pause, :undoing,
+                  :unanswered, # copies of the request that may arrive
+                  :doubtful_until
 
     # The block makes the lease for the caller.
     def initialize(core, request, on_lost, &make)
@@ -13,7 +15,7 @@ module LeaseLock
       @give_up = request.wait.nil? ? Float::INFINITY : start + request.wait
       @limit = request.wait.nil? ? Float::INFINITY : start + (request.wait.zero? ? PATIENCE : request.wait)
       @last = -> { PG::ConnectionBad.new("no connection in time") }
-      @failures = 0
+      @failures = @unanswered = 0
     end
 
     # By the caller
@@ -53,8 +55,8 @@ module LeaseLock
       @loop = Loop.new(@logger)
       @owner = Request.new_owner # of leases that are counted
       @pid = Process.pid
-      @calls, @idle, @busy, @backlog, @spare, @closing = [], [], [], [], [], []
-      @lines, @waits, @polls = {}, {}, {}
+      @calls, @idle, @backlog, @spare, @closing = [], [], [], [], []
+      @busy, @lines, @waits, @polls = {}, {}, {}, {}
       @callbacks = 0
       @closed = false
       @keeper = Keeper.new(self)
@@ -79,8 +81,8 @@ module LeaseLock
       @loop.soon { abandon_now(call, nil) }
     end
 
-    def finish(record, outcome, give_back: false)
-      @loop.soon { @keeper.finish(record, outcome, give_back: give_back) }
+    def finish(record, outcome)
+      @loop.soon { @keeper.finish(record, outcome) }
     end
 
     def lose(record, reason)
@@ -151,9 +153,9 @@ module LeaseLock
       return if call.outcome.decided? || call.link || call.undoing
       return @backlog << call if @idle.empty? && @busy.size >= TRIES
       link = @idle.pop || Link.new(@loop, @source)
-      @busy << link
+      @busy[link] = call
       call.link = link
-      job = ->(schema, connection) { call.request.statement(schema, connection, 0, call.unanswered) }
+      job = ->(schema, connection) { call.request.statement(schema, connection, 0, call.unanswered.positive?) }
       link.run([call.limit, LeaseLock.now].min + PATIENCE, job) { |answer| tried(link, call, answer) }
     end
 
@@ -208,13 +210,13 @@ module LeaseLock
         @logger.warn("lease on \"#{record.resource}\" was granted, but the synchronous standby did not confirm it: asking again")
         call.last = -> { PG::ConnectionBad.new("the synchronous standby did not confirm the grant") }
         call.undoing = true # whatever was asked meanwhile would be told of the grant that ends
-        @keeper.finish(record, nil) do
+        @keeper.undo(record) do
           call.undoing = false
           again(call)
         end
       elsif call.request.own_owner && LeaseLock.now >= record.ends - record.ttl / 2 && !call.outcome.decided?
         # It took so long that the lease is nearly over: ask for it again.
-        call.unanswered = true
+        call.unanswered += 1
         call.last = -> { PG::ConnectionBad.new("answers take longer than the lease lasts") }
         again(call)
       else
@@ -226,10 +228,11 @@ module LeaseLock
       drop(call)
       call.record = record
       record.on_lost = call.on_lost
+      record.doubtful_until = call.doubtful_until if call.request.own_owner
       lease = call.make_lease
       ObjectSpace.define_finalizer(lease, Core.finalizer(self, record))
       @keeper.add(record)
-      @keeper.finish(record, nil) unless call.outcome.give(lease)
+      @keeper.undo(record) unless call.outcome.give(lease)
     end
 
     # Must not refer to the lease. A finalizer may run in any thread, in the middle of anything.
@@ -243,7 +246,10 @@ module LeaseLock
 
     def failed(call, error, sent)
       what = Sorting.sort(error, sent)
-      call.unanswered = true if what == "unknown"
+      if what == "unknown"
+        call.unanswered += 1
+        call.doubtful_until = LeaseLock.now + Keeper::LOOK_AFTER
+      end
       return forget(call) if call.outcome.decided?
       if Sorting::MOVED.include?(Sorting.state(error)) && @source.forget_schema && !call.looked_up
         call.looked_up = true
@@ -287,7 +293,7 @@ module LeaseLock
       elsif !call.outcome.give(error: error)
         return
       end
-      @keeper.finish(call.record, nil) if call.record
+      @keeper.undo(call.record) if call.record
       if call.link.nil?
         forget(call)
       elsif call.waits
@@ -298,9 +304,9 @@ module LeaseLock
     # Nobody waits for the call any longer. What it may have been granted is released.
     def forget(call)
       drop(call)
-      return unless call.unanswered && call.request.own_owner
-      call.unanswered = false
-      @keeper.forget(call.request)
+      return unless call.unanswered.positive? && call.request.own_owner
+      @keeper.forget(call.request, call.unanswered)
+      call.unanswered = 0
     end
 
     def drop(call)
@@ -340,7 +346,7 @@ module LeaseLock
       link = @spare.pop || Link.new(@loop, @source)
       @waits[resource] = link
       call.link, call.waits = link, true
-      job = ->(schema, connection) { call.request.statement(schema, connection, call.give_up, call.unanswered) }
+      job = ->(schema, connection) { call.request.statement(schema, connection, call.give_up, call.unanswered.positive?) }
       link.run(call.limit + PATIENCE, job) { |answer| waited(resource, link, call, answer) }
     end
 
@@ -356,13 +362,18 @@ module LeaseLock
       check_end
     end
 
+    # Resources of what is not released, or may still be granted.
+    def unended
+      (@keeper.endings.map(&:resource) + @busy.values.map { |call| call.request.resource } + @waits.keys).uniq
+    end
+
     def close_now(outcome, timeout)
       @closing << outcome
       @calls.dup.each { |call| abandon_now(call, Closed.new("leases are closed", call.request.resource)) }
       @keeper.end_all(:closed)
       (@idle + @spare).each(&:close)
       @idle, @spare = [], []
-      @loop.at(LeaseLock.now + timeout) { outcome.give(@keeper.endings.map(&:resource)) }
+      @loop.at(LeaseLock.now + timeout) { outcome.give(unended) }
       check_end
     end
   end

@@ -9,12 +9,13 @@ module LeaseLock
     RENEW_AT = 1.0 / 3
     TRY = 1.0 / 6
 
-    attr_reader :resource, :owner, :token, :mode, :permits, :ttl, :schema, :renew, :ends, :deadline, :limit, :fate, :guards, :lost, :own_owner
-    attr_accessor :alarm, :contended, :alone, :renew_at, :on_lost, :handed_over, :over
+    attr_reader :request, :resource, :owner, :token, :mode, :ttl, :schema, :renew, :ends, :deadline, :limit, :fate, :guards, :lost, :own_owner
+    attr_accessor :alarm, :contended, :alone, :renew_at, :on_lost, :handed_over, :over,
+                  :give_back,     # at its end it is not kept for its min_hold: nobody has worked, or the work has not succeeded
+                  :doubtful_until # another copy of its request may arrive
 
     def initialize(request, token, since)
-      @resource, @owner, @token = request.resource, request.owner, token
-      @mode, @permits = request.mode, request.permits
+      @request, @resource, @owner, @token, @mode = request, request.resource, request.owner, token, request.mode
       @ttl, @stop_before, @renew, @schema = request.ttl, request.stop_before, request.renew, request.schema
       @own_owner = request.own_owner
       @over = 0.0 # it has certainly ended at the server, whatever became of a renewal without an answer
@@ -66,13 +67,21 @@ module LeaseLock
 
   # A lease, or what a request may have been granted, that is to be released.
   class Ending
-    attr_reader :resource, :owner, :token, :until_time, :pause
-    attr_accessor :due, :held, :unanswered, :alone, :give_back, :sure_at, :record, :outcome, :after, :warned, :repeats
+    attr_reader :request, :resource, :owner, :token, :give_back, :pause
+    attr_accessor :due, :held, :unanswered, :alone, :sure_at, :copies, :record, :outcome, :after, :warned, :repeats
+    attr_writer :over
 
-    def initialize(resource, owner, token, until_time)
-      @resource, @owner, @token, @until_time = resource, owner, token, until_time
+    def initialize(request, token, give_back)
+      @request, @resource, @owner, @token = request, request.resource, request.owner, token
+      @give_back = give_back && request.keeps?
       @due, @pause, @held, @sure_at = LeaseLock.now, 0.05, true, 0.0
       @repeats = true # a second release ends nothing but this lease
+      @copies = 1 # of the request: more releases than that do not come
+    end
+
+    # Then it is over by itself. A renewal that is under way may still move that.
+    def until_time
+      @record ? @record.over : @over
     end
 
     def later
@@ -126,22 +135,29 @@ module LeaseLock
       end_lease(record, nil)
     end
 
-    def finish(record, outcome, give_back: false, &after)
+    def finish(record, outcome, &after)
       watch(record) if record.deadline <= LeaseLock.now # its alarm is late
       if record.decide(:released)
         @records.delete(record)
-        return end_lease(record, outcome, give_back: give_back, &after)
+        return end_lease(record, outcome, &after)
       end
       outcome&.give(false)
       end_now(@endings.select { |ending| ending.record.equal?(record) })
       after&.call
     end
 
+    # Nobody has worked under it.
+    def undo(record, &after)
+      record.give_back = true
+      finish(record, nil, &after)
+    end
+
     # An owner whose request has no answer. It may be granted the lease after this client has looked.
-    def forget(request)
-      ending = Ending.new(request.resource, request.owner, nil, LeaseLock.now + [request.ttl, LOOK_AFTER].max)
-      ending.held = false
+    def forget(request, copies)
+      ending = Ending.new(request, nil, true)
+      ending.held, ending.copies = false, copies
       ending.sure_at = LeaseLock.now + LOOK_AFTER
+      ending.over = LeaseLock.now + [request.ttl, LOOK_AFTER].max
       add_ending(ending)
     end
 
@@ -182,11 +198,10 @@ module LeaseLock
       go_on
     end
 
-    def end_lease(record, outcome, give_back: false, due: 0.0, &after)
-      ending = Ending.new(record.resource, record.owner, record.token, record.over)
+    def end_lease(record, outcome, due: 0.0, &after)
+      ending = Ending.new(record.request, record.token, record.give_back)
       ending.repeats, ending.due = record.own_owner, [ending.due, due].max
-      ending.record, ending.held = record, record.fate == :released
-      ending.give_back, ending.after = give_back, after
+      ending.record, ending.held, ending.after = record, record.fate == :released, after
       if outcome
         ending.outcome = outcome
         @loop.at([LeaseLock.now + PATIENCE, record.ends].min) { too_late(ending) }
@@ -321,7 +336,8 @@ module LeaseLock
       limit = [@records.select(&:renew).map(&:limit).min || PATIENCE, PATIENCE].min
       text, values = Statements::RELEASE, Statements.columns(endings)
       if endings[0].give_back
-        text, values = Statements::GIVE_BACK, { **values, mode: endings[0].record.mode, permits: endings[0].record.permits }
+        request = endings[0].request
+        text, values = Statements::GIVE_BACK, { **values, ttl: request.ttl, mode: request.mode, permits: request.permits }
       end
       job = lambda do |schema, connection|
         Statements.settings(connection, limit, [limit / 4, LOCK_TIMEOUT].min) + Statements.fill(text, connection, schema, values)
@@ -333,7 +349,8 @@ module LeaseLock
       return release_failed(endings, answer.error, answer.sent) if answer.error
       answer.rows.zip(endings) do |(_, value), ending|
         released = value == "t"
-        next ending.later unless released || answer.sent >= ending.sure_at
+        ending.copies -= 1 if released
+        next ending.later if value.nil? || (ending.copies.positive? && answer.sent < ending.sure_at)
         # It may have been released by a statement whose answer was lost.
         released ||= ending.held && ending.unanswered
         if !released && ending.held && ending.record
@@ -369,6 +386,7 @@ module LeaseLock
 
     def done(ending, released = nil, error: nil)
       @endings.delete(ending)
+      forget(ending.request, 1) if ending.record&.doubtful_until&.> LeaseLock.now
       ending.outcome&.give(released, error: error)
       ending.after&.call
       @loop.soon { @core.check_end }

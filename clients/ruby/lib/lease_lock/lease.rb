@@ -24,7 +24,7 @@ module LeaseLock
     #
     # @return [Boolean] whether it is lost
     def wait_lost(timeout = nil)
-      @lost.wait(timeout)
+      @lost.wait(timeout) unless @core.inherited?
       lost?
     end
 
@@ -51,7 +51,7 @@ module LeaseLock
     # @return [Boolean] false if it was not held any longer
     # @raise [OutcomeUnknown] no answer came; it goes on in the background until the end of the lease
     def release
-      finish(false)
+      finish
     end
 
     # A transaction that asserts the lease, and may write to tables that it protects. No other owner is granted the
@@ -73,13 +73,20 @@ module LeaseLock
       @record.fate
     end
 
+    # Whether it is kept for its min_hold when it ends now.
+    #
+    # @api private
+    def give_back=(value)
+      @record.give_back = value
+    end
+
     # The end of a block: finished unless it raised the failure, threw or was killed.
     #
     # @api private
-    def end_block(finished, failure, give_back: false)
+    def end_block(finished, failure)
       return if fate == :released || @core.inherited?
       released = begin
-        @record.handed_over ? hand_over : finish(give_back && !finished)
+        @record.handed_over ? hand_over : finish
       rescue OutcomeUnknown, PG::Error => e
         @core.logger.warn("could not release lease on \"#{@resource}\": #{e.message.strip}")
         true
@@ -97,10 +104,10 @@ module LeaseLock
       fate.nil?.tap { @core.finish(@record, nil) }
     end
 
-    def finish(give_back)
+    def finish
       return false if @core.inherited?
       outcome = Outcome.new
-      @core.finish(@record, outcome, give_back: give_back)
+      @core.finish(@record, outcome)
       outcome.wait
     ensure
       @core.finish(@record, nil) unless outcome.nil? || outcome.decided? # interrupted

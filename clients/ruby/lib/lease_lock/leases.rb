@@ -126,7 +126,9 @@ module LeaseLock
     def run(call, nil_if_taken: false, give_back: false)
       lease = call.take
       return lease.tap { call = nil } unless block_given?
+      lease.give_back = give_back
       result = yield lease
+      lease.give_back = false
       finished = true
       result
     rescue Exception => e # rubocop:disable Lint/RescueException -- it is only noted
@@ -134,7 +136,7 @@ module LeaseLock
       raise unless nil_if_taken && lease.nil? && e.is_a?(LeaseTaken)
     ensure
       Thread.handle_interrupt(Object => :on_blocking) do
-        lease ? lease.end_block(finished, failure, give_back: give_back) : call.abandon
+        lease ? lease.end_block(finished, failure) : call.abandon
       end if call
     end
 

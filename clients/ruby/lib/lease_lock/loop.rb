@@ -31,7 +31,6 @@ module LeaseLock
     def soon(&run)
       @mutex.synchronize do
         @inbox << run
-        @stopped = false
         @thread = Thread.new { work }.tap { |thread| thread.report_on_exception = false } unless @thread&.alive?
         @news.signal
       end
@@ -47,8 +46,9 @@ module LeaseLock
       alarm
     end
 
+    # For good. What comes later is still run, but no alarms.
     def stop
-      @mutex.synchronize { @stopped = @inbox.empty? }
+      @mutex.synchronize { @stopped = true }
     end
 
     private

@@ -45,13 +45,15 @@ module LeaseLock
       ORDER BY l.n
     SQL
 
-    # The lease is not kept for its min_hold.
+    # The lease is not kept for its min_hold. NULL: that cannot be said now, since an open transaction is in the way, say.
     GIVE_BACK = <<~SQL
-      SELECT 1, bool_or(%<schema>s.lease_release(l.resource, l.owner))
-      FROM (SELECT (%<resources>s::text[])[1] AS resource, (%<owners>s::text[])[1] AS owner) AS l
-      CROSS JOIN LATERAL %<schema>s.lease_request(l.resource, '1 min', l.owner, mode => %<mode>s::text,
-        permits => %<permits>s::int4, if_own => 'renew', min_hold => '0') AS g
-      WHERE g.granted
+      SELECT 1, CASE WHEN l.held = coalesce(l.token, l.held) THEN (
+        SELECT CASE WHEN g.granted THEN %<schema>s.lease_release(l.resource, l.owner, l.held)
+          WHEN g.reason NOT IN ('open', 'failover') THEN false END
+        FROM %<schema>s.lease_request(l.resource, make_interval(secs => %<ttl>s::float8), l.owner, mode => %<mode>s::text,
+          permits => %<permits>s::int4, if_own => 'renew', min_hold => '0') AS g) ELSE false END
+      FROM (SELECT l.*, %<schema>s.lease_token(l.resource, l.owner) AS held
+        FROM unnest(%<resources>s::text[], %<owners>s::text[], %<tokens>s::int8[]) AS l(resource, owner, token) OFFSET 0) AS l
     SQL
 
     # In a transaction of the user's, whose settings stay as they are, but for one that would hide the warning of a
@@ -112,6 +114,11 @@ module LeaseLock
       @permits, min_hold, payload = options.values_at(:permits, :min_hold, :payload)
       @values = { permits: @permits, min_hold: min_hold && Request.seconds(:min_hold, min_hold),
                   payload: payload.nil? ? nil : JSON.generate(payload) }
+    end
+
+    # Whether its release may leave the lease kept for its min_hold. A hold of several does not.
+    def keeps?
+      !@values[:min_hold].nil? && @if_own != "count"
     end
 
     def self.seconds(name, time)

@@ -88,6 +88,7 @@ module LeaseLock
     def conclude(given)
       guard, @guard = @guard, nil
       return if guard.nil?
+      return guard.close if @core.inherited?
       begin
         roll_back(guard) unless @stage == :ended || @connection.finished? || @connection.transaction_status == PG::PQTRANS_IDLE
       ensure
@@ -139,6 +140,11 @@ module LeaseLock
         ended.give(@cut)
       end
       ended.wait
+    end
+
+    # In a forked child: nothing here is its own.
+    def close
+      @socket.close
     end
 
     # In the loop.

@@ -14,7 +14,8 @@ final class Call {
     Record record;
     Link link;
     boolean waits; // at the server
-    boolean unanswered;
+    int unanswered; // copies of the request that may arrive
+    long doubtfulUntil;
     boolean undoing; // a grant that a failover may forget
     boolean lookedUp;
     int failures;

@@ -7,7 +7,6 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Deque;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
@@ -16,6 +15,7 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.function.Consumer;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import leaselock.LeaseLost.Reason;
 
@@ -44,7 +44,7 @@ final class Core {
     private final Set<Call> calls = new LinkedHashSet<>();
     private final Queue<Call> backlog = new ArrayDeque<>(); // calls that try when a connection is free
     private final Deque<Link> idle = new ArrayDeque<>();
-    private final Set<Link> busy = new HashSet<>();
+    private final Map<Link, Call> busy = new HashMap<>();
     private final Deque<Link> spare = new ArrayDeque<>();
     private final Map<String, Set<Call>> lines = new HashMap<>(); // of calls that wait for a resource
     private final Map<String, Link> waits = new HashMap<>();
@@ -73,9 +73,9 @@ final class Core {
         }
     }
 
-    CompletableFuture<Boolean> finish(Record record, boolean giveBack) {
+    CompletableFuture<Boolean> finish(Record record) {
         CompletableFuture<Boolean> outcome = new CompletableFuture<>();
-        loop.soon(() -> keeper.finish(record, outcome, giveBack));
+        loop.soon(() -> keeper.finish(record, outcome));
         return outcome;
     }
 
@@ -83,7 +83,7 @@ final class Core {
     void orphan(Record record) {
         if (record.fate == null) {
             Loop.warn("lease on \"" + record.request.resource + "\" was not released");
-            finish(record, false);
+            finish(record);
         }
     }
 
@@ -160,10 +160,10 @@ final class Core {
             return;
         }
         Link link = idle.isEmpty() ? new Link(loop, source) : idle.pop();
-        busy.add(link);
+        busy.put(link, call);
         call.link = link;
         link.run(Clock.after(Math.min(call.limit, Clock.now()), Clock.PATIENCE),
-            (schema, connection) -> call.request.statement(schema, connection, 0, call.unanswered),
+            (schema, connection) -> call.request.statement(schema, connection, 0, call.unanswered > 0),
             answer -> tried(link, call, answer));
     }
 
@@ -222,21 +222,22 @@ final class Core {
             Loop.warn("lease on \"" + call.request.resource + "\" was granted, but the synchronous standby did not confirm it: asking again");
             call.last = () -> Errors.late("the synchronous standby did not confirm the grant");
             call.undoing = true; // whatever was asked meanwhile would be told of the grant that ends
-            keeper.finish(record, new CompletableFuture<>(), false, () -> {
+            keeper.undo(record, () -> {
                 call.undoing = false;
                 again(call);
             });
         } else if (call.request.ownOwner && Clock.now() >= record.ends - call.request.ttl / 2 && !call.outcome.isDone()) {
             // It took so long that the lease is nearly over: ask for it again.
-            call.unanswered = true;
+            call.unanswered++;
             call.last = () -> Errors.late("answers take longer than the lease lasts");
             again(call);
         } else {
             drop(call);
             call.record = record;
+            record.doubtfulUntil = call.request.ownOwner ? call.doubtfulUntil : 0;
             keeper.add(record);
             if (!call.outcome.complete(record)) {
-                keeper.finish(record, new CompletableFuture<>(), false);
+                keeper.undo(record, () -> { });
             }
         }
     }
@@ -244,7 +245,10 @@ final class Core {
     private void failed(Call call, Exception error, boolean sent) {
         Errors.Action what = Errors.sort(error, sent);
         String resource = call.request.resource;
-        call.unanswered |= what == Errors.Action.UNKNOWN;
+        if (what == Errors.Action.UNKNOWN) {
+            call.unanswered++;
+            call.doubtfulUntil = Clock.now() + Keeper.LOOK_AFTER;
+        }
         if (call.outcome.isDone()) {
             forget(call);
             return;
@@ -298,7 +302,7 @@ final class Core {
     void abandon(Call call, Exception error) {
         call.outcome.completeExceptionally(error);
         if (call.record != null) {
-            keeper.finish(call.record, new CompletableFuture<>(), false);
+            keeper.undo(call.record, () -> { });
         }
         if (call.link == null) {
             forget(call);
@@ -310,9 +314,9 @@ final class Core {
     /** Nobody waits for the call any longer. What it may have been granted is released. */
     private void forget(Call call) {
         drop(call);
-        if (call.unanswered && call.request.ownOwner) {
-            call.unanswered = false;
-            keeper.forget(call.request);
+        if (call.unanswered > 0 && call.request.ownOwner) {
+            keeper.forget(call.request, call.unanswered);
+            call.unanswered = 0;
         }
     }
 
@@ -367,7 +371,7 @@ final class Core {
         call.link = link;
         call.waits = true;
         link.run(Clock.after(call.limit, Clock.PATIENCE),
-            (schema, connection) -> call.request.statement(schema, connection, call.giveUp, call.unanswered),
+            (schema, connection) -> call.request.statement(schema, connection, call.giveUp, call.unanswered > 0),
             answer -> waited(resource, link, call, answer));
     }
 
@@ -388,6 +392,13 @@ final class Core {
         checkEnd();
     }
 
+    /** Resources of what is not released, or may still be granted. */
+    private List<String> left() {
+        Stream<String> asking = busy.values().stream().map(call -> call.request.resource);
+        return Stream.of(keeper.endings.stream().map(ending -> ending.request.resource), asking, waits.keySet().stream())
+            .flatMap(resources -> resources).distinct().collect(Collectors.toList());
+    }
+
     private void close(CompletableFuture<List<String>> outcome, long timeout) {
         closing.add(outcome);
         for (Call call : new ArrayList<>(calls)) {
@@ -399,7 +410,7 @@ final class Core {
         Stream.concat(idle.stream(), spare.stream()).forEach(Link::close);
         idle.clear();
         spare.clear();
-        loop.at(Clock.after(Clock.now(), timeout), () -> outcome.complete(keeper.left()));
+        loop.at(Clock.after(Clock.now(), timeout), () -> outcome.complete(left()));
         checkEnd();
     }
 }

@@ -28,7 +28,7 @@ import leaselock.LeaseLost.Reason;
  */
 final class Keeper {
     /** How long an owner whose request was abandoned is looked after. */
-    private static final long LOOK_AFTER = Clock.SECOND * 3 / 2;
+    static final long LOOK_AFTER = Clock.SECOND * 3 / 2;
 
     /** How long an end waits for a lock before it is tried again. */
     private static final long LOCK_TIMEOUT = Clock.SECOND / 10;
@@ -63,7 +63,7 @@ final class Keeper {
         }
         if (record.deadline <= Clock.now()) {
             lose(record, Reason.EXPIRED);
-            end(record, new CompletableFuture<>(), false, record.ends);
+            end(record, new CompletableFuture<>(), record.ends);
         } else {
             record.alarm = core.loop.at(record.deadline, () -> watch(record));
         }
@@ -85,17 +85,23 @@ final class Keeper {
     }
 
     /** The outcome is true if the server gave it back, or false if it was not held any longer. */
-    void finish(Record record, CompletableFuture<Boolean> outcome, boolean giveBack) {
-        finish(record, outcome, giveBack, () -> { });
+    void finish(Record record, CompletableFuture<Boolean> outcome) {
+        finish(record, outcome, () -> { });
     }
 
-    void finish(Record record, CompletableFuture<Boolean> outcome, boolean giveBack, Runnable after) {
+    /** Nobody has worked under it. */
+    void undo(Record record, Runnable after) {
+        record.giveBack = true;
+        finish(record, new CompletableFuture<>(), after);
+    }
+
+    private void finish(Record record, CompletableFuture<Boolean> outcome, Runnable after) {
         if (record.deadline <= Clock.now()) {
             watch(record); // its alarm is late
         }
         if (record.decide(Reason.RELEASED)) {
             records.remove(record);
-            end(record, outcome, giveBack, 0).after = after;
+            end(record, outcome, 0).after = after;
             return;
         }
         outcome.complete(false);
@@ -115,8 +121,10 @@ final class Keeper {
     }
 
     /** An owner whose request has no answer. It may be granted the lease after this client has looked. */
-    void forget(Request request) {
-        Ending ending = new Ending(request, null, Clock.after(Clock.now(), Math.max(request.ttl, LOOK_AFTER)));
+    void forget(Request request, int copies) {
+        Ending ending = new Ending(request, null, true);
+        ending.copies = copies;
+        ending.over = Clock.after(Clock.now(), Math.max(request.ttl, LOOK_AFTER));
         ending.sureAt = Clock.now() + LOOK_AFTER;
         add(ending);
     }
@@ -127,7 +135,7 @@ final class Keeper {
             records.remove(record);
             record.callbacks.clear();
             tell(record);
-            end(record, new CompletableFuture<>(), false, 0);
+            end(record, new CompletableFuture<>(), 0);
         }
         endNow(ending -> true);
     }
@@ -139,10 +147,9 @@ final class Keeper {
         }
     }
 
-    private Ending end(Record record, CompletableFuture<Boolean> outcome, boolean giveBack, long due) {
-        Ending ending = new Ending(record.request, record, record.over);
+    private Ending end(Record record, CompletableFuture<Boolean> outcome, long due) {
+        Ending ending = new Ending(record.request, record, record.giveBack);
         ending.held = record.fate == Reason.RELEASED;
-        ending.giveBack = giveBack;
         ending.due = Math.max(ending.due, due);
         ending.outcome = outcome;
         core.loop.at(Clock.min(Clock.now() + Clock.PATIENCE, record.ends), () -> late(ending));
@@ -189,7 +196,7 @@ final class Keeper {
             release(due);
         } else {
             long time = Stream.concat(records.stream().filter(record -> record.request.renew).map(record -> record.renewAt),
-                endings.stream().map(ending -> Math.min(ending.due, ending.until))).min(Comparator.naturalOrder()).orElse(Clock.NEVER);
+                endings.stream().map(ending -> Math.min(ending.due, ending.until()))).min(Comparator.naturalOrder()).orElse(Clock.NEVER);
             next = core.loop.at(time, this::goOn);
         }
     }
@@ -297,7 +304,7 @@ final class Keeper {
     private void dropOver() {
         long now = Clock.now();
         for (Ending ending : new ArrayList<>(endings)) {
-            if (ending.until <= now) {
+            if (ending.until() <= now) {
                 late(ending);
                 done(ending, false, null);
             }
@@ -319,6 +326,7 @@ final class Keeper {
         long limit = records.stream().filter(record -> record.request.renew).mapToLong(record -> record.limit).min().orElse(Clock.PATIENCE);
         Map<String, String> values = columns(due, ending -> ending.request, ending -> ending.token);
         Request first = due.get(0).request;
+        values.put("ttl", String.valueOf(Clock.seconds(first.ttl)));
         values.put("mode", Statements.quote(first.mode));
         values.put("permits", String.valueOf(first.permits));
         ask(limit, Math.min(limit / 4, LOCK_TIMEOUT), due.get(0).giveBack ? Statements.GIVE_BACK : Statements.RELEASE, values,
@@ -332,8 +340,10 @@ final class Keeper {
         }
         for (int n = 0; n < due.size(); n++) {
             Ending ending = due.get(n);
-            boolean released = "t".equals(answer.rows.get(n)[1]);
-            if (!released && answer.sent < ending.sureAt) {
+            String value = answer.rows.get(n)[1];
+            boolean released = "t".equals(value);
+            ending.copies -= released ? 1 : 0;
+            if (value == null || ending.copies > 0 && answer.sent < ending.sureAt) {
                 ending.later();
                 continue;
             }
@@ -374,6 +384,9 @@ final class Keeper {
 
     private void done(Ending ending, boolean released, Exception error) {
         endings.remove(ending);
+        if (ending.record != null && ending.record.doubtfulUntil > Clock.now()) {
+            forget(ending.request, 1);
+        }
         if (error == null) {
             ending.outcome.complete(released);
         } else {
@@ -381,9 +394,5 @@ final class Keeper {
         }
         ending.after.run();
         core.loop.soon(core::checkEnd);
-    }
-
-    List<String> left() {
-        return endings.stream().map(ending -> ending.request.resource).collect(Collectors.toList());
     }
 }

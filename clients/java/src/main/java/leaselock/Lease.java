@@ -106,7 +106,7 @@ public final class Lease implements AutoCloseable {
      * @throws InterruptedException it goes on in the background
      */
     public boolean release() throws SQLException, InterruptedException {
-        return Core.await(core.finish(record, false));
+        return Core.await(core.finish(record));
     }
 
     /**
@@ -117,14 +117,10 @@ public final class Lease implements AutoCloseable {
      */
     @Override
     public void close() {
-        end(false);
-    }
-
-    void end(boolean giveBack) {
         if (record.fate == Reason.RELEASED) {
             return;
         }
-        CompletableFuture<Boolean> outcome = core.finish(record, giveBack);
+        CompletableFuture<Boolean> outcome = core.finish(record);
         try {
             if (Core.await(outcome)) {
                 return;

@@ -170,16 +170,18 @@ public final class Leases implements AutoCloseable {
         if (lease == null) {
             return false;
         }
+        lease.record.giveBack = options.retryFailed;
         try {
             job.run(lease);
         } catch (Throwable e) {
             try {
-                lease.end(options.retryFailed);
+                lease.close();
             } catch (LeaseLost lost) {
                 e.addSuppressed(lost);
             }
             throw e;
         }
+        lease.record.giveBack = false;
         lease.close();
         return true;
     }
@@ -220,7 +222,8 @@ public final class Leases implements AutoCloseable {
         if (later == null || later.token() != lease.token()) {
             core.loop.soon(() -> core.keeper.lose(lease.record, Reason.BROKEN));
             if (later != null) {
-                later.end(true);
+                later.record.giveBack = true;
+                later.close();
             }
             return null;
         }

@@ -16,12 +16,14 @@ final class Record {
     volatile long deadline; // then the holder must have stopped
     volatile Reason fate;   // null while it is held
     volatile Boolean contended;
+    volatile boolean giveBack; // at its end it is not kept for its min_hold: nobody has worked, or the work has not succeeded
 
     // Of the loop.
     final Set<Guard> guards = new HashSet<>();
     final List<Consumer<LeaseLost>> callbacks = new ArrayList<>();
     long ends;
     long over; // it has certainly ended at the server, whatever became of a renewal without an answer
+    long doubtfulUntil; // another copy of its request may arrive
     long renewAt;
     long limit;    // of a renewal
     boolean alone; // renewed apart from others, since its row is locked

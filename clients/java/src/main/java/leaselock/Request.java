@@ -57,6 +57,11 @@ final class Request {
         values.put("payload", Statements.quote(options.payload));
     }
 
+    /** Whether its release may leave the lease kept for its min_hold. A hold of several does not. */
+    boolean keeps() {
+        return !values.get("min_hold").equals("NULL") && !ifOwn.equals("count");
+    }
+
     static String newOwner() {
         String host;
         try {

@@ -52,11 +52,14 @@ final class Statements {
         + "FROM unnest({resources}::text[], {owners}::text[], {tokens}::int8[]) WITH ORDINALITY AS l(resource, owner, token, n) "
         + "ORDER BY l.n";
 
-    /** The lease is not kept for its min_hold. */
-    static final String GIVE_BACK = "SELECT 1, bool_or({schema}.lease_release(l.resource, l.owner)) "
-        + "FROM unnest({resources}::text[], {owners}::text[]) AS l(resource, owner) "
-        + "CROSS JOIN LATERAL {schema}.lease_request(l.resource, '1 min', l.owner, mode => {mode}::text, "
-        + "permits => {permits}::int4, if_own => 'renew', min_hold => '0') AS g WHERE g.granted";
+    /** The lease is not kept for its min_hold. NULL: that cannot be said now, since an open transaction is in the way, say. */
+    static final String GIVE_BACK = "SELECT 1, CASE WHEN l.held = coalesce(l.token, l.held) THEN ("
+        + "SELECT CASE WHEN g.granted THEN {schema}.lease_release(l.resource, l.owner, l.held) "
+        + "WHEN g.reason NOT IN ('open', 'failover') THEN false END "
+        + "FROM {schema}.lease_request(l.resource, make_interval(secs => {ttl}::float8), l.owner, mode => {mode}::text, "
+        + "permits => {permits}::int4, if_own => 'renew', min_hold => '0') AS g) ELSE false END "
+        + "FROM (SELECT l.*, {schema}.lease_token(l.resource, l.owner) AS held "
+        + "FROM unnest({resources}::text[], {owners}::text[], {tokens}::int8[]) AS l(resource, owner, token) OFFSET 0) AS l";
 
     /**
      * In a transaction of the user's, whose settings stay as they are, but for one that would hide the warning of a COMMIT

@@ -339,6 +339,9 @@ final class Conformance {
 
     private Object once(Map<String, Object> args) throws Exception {
         return client(args).once((String) args.get("resource"), duration(args.get("period")), ttl(args, 30), options(args), lease -> {
+            while (Boolean.TRUE.equals(args.get("lasts")) && !lease.isLost()) {
+                Thread.sleep(20);
+            }
             if (Boolean.TRUE.equals(args.get("fail"))) {
                 throw new Failed();
             }
