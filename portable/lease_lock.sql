@@ -85,6 +85,7 @@ BEGIN
 		RAISE object_not_in_prerequisite_state USING
 			MESSAGE = format('schema %I has a newer version of lease_lock: %s', current_schema(), installed);
 	END IF;
+	PERFORM set_config('lease_portable.is_new', (to_regclass(quote_ident(current_schema()) || '.lease_lock') IS NULL)::text, true);
 	PERFORM set_config('lease_portable.has_view', (to_regclass(quote_ident(current_schema()) || '.lease_status') IS NOT NULL)::text, true);
 	-- For the functions below, which take over this path. Types are not looked for in pg_temp.
 	PERFORM set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
@@ -121,14 +122,13 @@ CREATE TABLE IF NOT EXISTS lease_lock (
 	PRIMARY KEY (resource, slot)
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE lease_lock IS 'leases, as the lease functions store them; read lease_status instead';
-REVOKE ALL ON TABLE lease_lock FROM PUBLIC;
 
 /* --- Arguments ---------------------------------------------------------- */
 
-/* A name in a message, inside quotes. */
+/* A name in a message, inside quotes. The caller may have set standard_conforming_strings off. */
 CREATE OR REPLACE FUNCTION _lease_shown(name text) RETURNS text
 	LANGUAGE sql IMMUTABLE AS $$
-	SELECT replace(replace(replace(replace(replace(name, '\', '\\'), '"', '\"'), E'\n', '\n'), E'\r', '\r'), E'\t', '\t')
+	SELECT replace(replace(replace(replace(replace(name COLLATE "C", E'\\', E'\\\\'), '"', E'\\"'), E'\n', E'\\n'), E'\r', E'\\r'), E'\t', E'\\t')
 $$;
 
 /* A NULL is an error, because a caller would take a NULL result for "not granted". */
@@ -190,7 +190,7 @@ END $$;
 CREATE OR REPLACE FUNCTION _lease_check_word(what text, resource text, word text, words text[], hint text) RETURNS void
 	LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-	IF word = ANY (words) THEN
+	IF word = ANY (words COLLATE "C") THEN
 		RETURN;
 	END IF;
 	RAISE EXCEPTION USING
@@ -323,7 +323,7 @@ BEGIN
 		SELECT l.owner, pg_has_role(r.role, l.role, 'USAGE') OR pg_has_role(r.role, 'pg_read_all_stats', 'USAGE') AS shown
 		INTO blocker FROM lease_lock AS l WHERE l.resource = r.resource AND l.expires_at > now
 		ORDER BY l.owner IS NOT DISTINCT FROM r.owner DESC, l.owner IS NULL, l.slot LIMIT 1;
-		refusal := ROW(false, NULL, NULL, NULL, CASE WHEN own THEN 'own' ELSE 'held' END, CASE WHEN blocker.shown THEN blocker.owner END, until);
+		refusal := ROW(false, NULL, NULL, NULL, CASE WHEN own THEN 'own' ELSE 'held' END, CASE WHEN blocker.shown THEN blocker.owner END, until, NULL);
 	END IF;
 END $$;
 
@@ -381,7 +381,7 @@ BEGIN
 			WHEN r.min_hold = '0' AND r.if_own = 'renew' THEN NULL ELSE hold_until END,
 		payload = coalesce(r.payload, payload)
 	WHERE resource = l.resource AND slot = l.slot RETURNING * INTO l;
-	outcome := ROW(true, l.token, now, l.expires_at, CASE r.if_own WHEN 'renew' THEN 'renewed' ELSE 'counted' END);
+	outcome := ROW(true, l.token, now, l.expires_at, CASE r.if_own WHEN 'renew' THEN 'renewed' ELSE 'counted' END, NULL, NULL, NULL);
 END $$;
 
 /*
@@ -422,7 +422,7 @@ BEGIN
 	IF NOT FOUND THEN
 		INSERT INTO lease_lock VALUES (l.*);
 	END IF;
-	outcome := ROW(true, l.token, now, l.expires_at);
+	outcome := ROW(true, l.token, now, l.expires_at, NULL, NULL, NULL, NULL);
 END $$;
 
 /* Lock slot 0, look again, lock the expired rows, and write. It waits for nothing. */
@@ -432,9 +432,10 @@ DECLARE
 	now timestamptz;
 	look record;
 	locked int = 0;
+	own int;
 	seat int = 0;
 BEGIN
-	outcome := ROW(false, NULL, NULL, NULL, 'open');
+	outcome := ROW(false, NULL, NULL, NULL, 'open', NULL, NULL, NULL);
 	IF NOT _lease_lock_top(r) THEN
 		RETURN;
 	END IF;
@@ -454,6 +455,14 @@ BEGIN
 		END IF;
 	END IF;
 	IF r.mode <> 'x' THEN
+		-- A former lease of this owner that somebody renews may become held again. An owner has at most one.
+		SELECT count(*) INTO own FROM lease_lock WHERE resource = r.resource AND slot > 0 AND owner = r.owner;
+		SELECT count(*) INTO locked FROM (
+			SELECT FROM lease_lock WHERE resource = r.resource AND slot > 0 AND owner = r.owner FOR UPDATE SKIP LOCKED
+		) AS l;
+		IF locked < own THEN
+			RETURN;
+		END IF;
 		seat := _lease_seat(r, now, r.mode = 'p' AND look.taken + look.stale >= r.permits);
 		IF seat IS NULL THEN
 			RETURN;
@@ -615,7 +624,7 @@ BEGIN
 	END IF;
 	ttl := _lease_check_ttl(resource, ttl);
 	PERFORM _lease_check_word('mode of', resource, mode, '{exclusive,shared,permit}', 'The modes are exclusive, shared and permit.');
-	IF mode = 'permit' THEN
+	IF mode = 'permit' COLLATE "C" THEN
 		PERFORM _lease_check_permits(resource, permits);
 	ELSIF permits IS NOT NULL THEN
 		RAISE invalid_parameter_value USING
@@ -623,8 +632,8 @@ BEGIN
 			HINT = 'Leave it out, or use mode permit.';
 	END IF;
 	PERFORM _lease_check_word('if_own for', resource, if_own, '{refuse,renew,count}', 'Give refuse, renew or count.');
-	r := ROW(resource, owner, ttl, left(replace(mode, 'exclusive', 'x'), 1)::"char", coalesce(permits, 32767), if_own,
-		_lease_check_span('min_hold of', resource, min_hold), payload);
+	r := ROW(resource, owner, ttl, left(replace(mode COLLATE "C", 'exclusive', 'x'), 1)::"char", coalesce(permits, 32767), if_own,
+		_lease_check_span('min_hold of', resource, min_hold), payload, NULL);
 	outcome := _lease_acquire(r, ARRAY[resource], wait);
 	granted := outcome.granted;
 	token := outcome.token;
@@ -718,6 +727,7 @@ DECLARE
 	until timestamptz;
 	now timestamptz;
 	name text;
+	waits bool = wait IS DISTINCT FROM '0';
 BEGIN
 	PERFORM _lease_check_resources(resources);
 	ttl := _lease_check_ttl(resources[1], ttl);
@@ -731,8 +741,8 @@ BEGIN
 			END IF;
 		END LOOP;
 		now := clock_timestamp();
-		UPDATE lease_lock AS l SET granted_at = now, expires_at = now + ttl
-		WHERE l.resource = ANY (resources) AND l.slot = 0 AND l.expires_at < now + ttl AND wait IS DISTINCT FROM '0';
+		UPDATE lease_lock AS l SET expires_at = now + ttl
+		WHERE l.resource = ANY (resources COLLATE "C") AND l.slot = 0 AND l.expires_at < now + ttl AND waits;
 	EXCEPTION WHEN SQLSTATE 'LEASE' THEN
 		RETURN false;
 	END;
@@ -759,11 +769,12 @@ BEGIN
 				min_hold interval DEFAULT NULL, payload jsonb DEFAULT NULL, session bool DEFAULT false)
 			LANGUAGE plpgsql AS $$
 		DECLARE
-			until pg_catalog.timestamptz := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) wait;
+			until pg_catalog.timestamptz;
 			pause pg_catalog.float8 := 0.01;
 			remaining pg_catalog.float8;
 		BEGIN
 			PERFORM %1$I._lease_require_wait(resource, wait);
+			until := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) wait;
 			LOOP
 				SELECT r.granted, r.token, r.expires_at INTO acquired, token, expires_at
 				FROM %1$I.lease_request(resource, ttl, owner, '0', mode, permits, if_own, min_hold, payload, session) AS r;
@@ -802,11 +813,11 @@ BEGIN
 	PERFORM _lease_check_name('resource', the_resource), _lease_check_name('owner', the_owner);
 	IF ends THEN
 		SELECT * INTO l FROM lease_lock
-		WHERE resource = the_resource AND owner = the_owner AND token = coalesce(the_token, token)
+		WHERE resource = the_resource COLLATE "C" AND owner = the_owner COLLATE "C" AND token = coalesce(the_token, token)
 		ORDER BY expires_at > clock_timestamp() DESC, token DESC LIMIT 1 FOR UPDATE;
 	ELSE
 		SELECT * INTO l FROM lease_lock
-		WHERE resource = the_resource AND owner = the_owner AND token = coalesce(the_token, token) AND expires_at > clock_timestamp()
+		WHERE resource = the_resource COLLATE "C" AND owner = the_owner COLLATE "C" AND token = coalesce(the_token, token) AND expires_at > clock_timestamp()
 		FOR NO KEY UPDATE;
 	END IF;
 	IF l.resource IS NOT NULL THEN
@@ -869,7 +880,7 @@ COMMENT ON FUNCTION lease_release(text, text, int8) IS
 /* The leases of an owner that the caller may act on. It reads the whole table. */
 CREATE OR REPLACE FUNCTION _lease_of_owner(the_owner text) RETURNS SETOF lease_lock
 	LANGUAGE sql AS $$
-	SELECT * FROM lease_lock WHERE owner = the_owner AND _lease_may_act(role) ORDER BY resource, slot
+	SELECT * FROM lease_lock WHERE owner = the_owner COLLATE "C" AND _lease_may_act(role) ORDER BY resource, slot
 $$;
 
 CREATE OR REPLACE FUNCTION lease_release_all(owner text) RETURNS int8
@@ -972,12 +983,16 @@ CREATE OR REPLACE FUNCTION lease_token(resource text, owner text) RETURNS int8
 BEGIN
 	PERFORM _lease_check_name('resource', resource), _lease_check_name('owner', owner);
 	RETURN (SELECT l.token FROM lease_lock AS l
-		WHERE l.resource = lease_token.resource AND l.owner = lease_token.owner AND l.expires_at > clock_timestamp());
+		WHERE l.resource = lease_token.resource COLLATE "C" AND l.owner = lease_token.owner COLLATE "C" AND l.expires_at > clock_timestamp());
 END $$;
 COMMENT ON FUNCTION lease_token(text, text) IS
 	'fencing token of a lease that this owner holds, NULL if it does not hold it';
 
-/* The lease gets a new token, so slot 0, which has the last one, is locked first, as by a grant. */
+/*
+ * The lease gets a new token, so slot 0, which has the last one, is locked
+ * first, as by a grant; but not by somebody who has no lease there. If the lease
+ * ends meanwhile, that lock is given back.
+ */
 CREATE OR REPLACE FUNCTION lease_transfer(resource text, owner text, new_owner text) RETURNS int8
 	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -985,14 +1000,20 @@ DECLARE
 	now timestamptz;
 BEGIN
 	PERFORM _lease_check_name('resource', resource), _lease_check_name('owner', owner), _lease_check_name('new owner', new_owner);
-	PERFORM FROM lease_lock AS t WHERE t.resource = lease_transfer.resource AND t.slot = 0 FOR UPDATE;
+	SELECT * INTO l FROM lease_lock AS t
+	WHERE t.resource = lease_transfer.resource COLLATE "C" AND t.owner = lease_transfer.owner COLLATE "C" AND t.expires_at > clock_timestamp();
+	IF NOT FOUND THEN
+		RETURN NULL;
+	END IF;
+	PERFORM _lease_require_rights(l);
+	PERFORM FROM lease_lock AS t WHERE t.resource = l.resource AND t.slot = 0 FOR UPDATE;
 	l := _lease_find(resource, owner, NULL, true);
 	now := clock_timestamp();
 	IF l.resource IS NULL OR l.expires_at <= now THEN
-		RETURN NULL;
+		RAISE SQLSTATE 'LEASE';
 	END IF;
-	IF new_owner <> owner AND EXISTS (SELECT FROM lease_lock AS o
-			WHERE o.resource = l.resource AND o.owner = new_owner AND o.expires_at > now) THEN
+	IF new_owner <> owner COLLATE "C" AND EXISTS (SELECT FROM lease_lock AS o
+			WHERE o.resource = l.resource AND o.owner = new_owner COLLATE "C" AND o.expires_at > now) THEN
 		RAISE object_in_use USING
 			MESSAGE = format('new owner already has a lease on "%s"', _lease_shown(resource)),
 			HINT = 'An owner has at most one lease on a resource.';
@@ -1002,6 +1023,8 @@ BEGIN
 	UPDATE lease_lock AS t SET owner = new_owner, holds = 1, granted_at = now, xid = pg_current_xact_id()
 	WHERE t.resource = l.resource AND t.slot = l.slot;
 	RETURN l.token;
+EXCEPTION WHEN SQLSTATE 'LEASE' THEN
+	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION lease_transfer(text, text, text) IS
 	'transfer a lease that this owner holds to another owner; its new token, NULL if this owner does not hold it';
@@ -1015,7 +1038,7 @@ DECLARE
 	seconds text;
 BEGIN
 	SELECT * INTO other FROM lease_lock
-	WHERE resource = the_resource AND (expires_at > clock_timestamp() OR slot = 0) ORDER BY expires_at > clock_timestamp() DESC, slot LIMIT 1;
+	WHERE resource = the_resource COLLATE "C" AND (expires_at > clock_timestamp() OR slot = 0) ORDER BY expires_at > clock_timestamp() DESC, slot LIMIT 1;
 	seconds := to_char(abs(extract(epoch FROM coalesce(l.expires_at, other.expires_at) - clock_timestamp())), 'FM9999999999990.000') || ' seconds';
 	RAISE object_not_in_prerequisite_state USING
 		MESSAGE = format('lease on "%s" %s', _lease_shown(the_resource), claim),
@@ -1040,9 +1063,9 @@ DECLARE
 BEGIN
 	PERFORM _lease_check_name('resource', resource), _lease_check_name('owner', owner);
 	SELECT * INTO l FROM lease_lock AS r
-	WHERE r.resource = lease_assert.resource AND r.owner = lease_assert.owner AND r.expires_at > clock_timestamp() FOR KEY SHARE;
+	WHERE r.resource = lease_assert.resource COLLATE "C" AND r.owner = lease_assert.owner COLLATE "C" AND r.expires_at > clock_timestamp() FOR KEY SHARE;
 	IF NOT FOUND OR l.expires_at <= clock_timestamp() THEN		-- it may have expired while this call waited
-		SELECT * INTO l FROM lease_lock AS r WHERE r.resource = lease_assert.resource AND r.owner = lease_assert.owner ORDER BY r.token DESC LIMIT 1;
+		SELECT * INTO l FROM lease_lock AS r WHERE r.resource = lease_assert.resource COLLATE "C" AND r.owner = lease_assert.owner COLLATE "C" ORDER BY r.token DESC LIMIT 1;
 		PERFORM _lease_refuse_assertion(l, resource, format('is not held by owner "%s"', _lease_shown(owner)));
 	END IF;
 	PERFORM _lease_require_rights(l);
@@ -1058,11 +1081,11 @@ DECLARE
 BEGIN
 	PERFORM _lease_check_name('resource', resource), _lease_require_token(resource, token);
 	SELECT * INTO l FROM lease_lock AS r
-	WHERE r.resource = lease_assert_token.resource AND r.token = lease_assert_token.token AND r.owner IS NOT NULL
+	WHERE r.resource = lease_assert_token.resource COLLATE "C" AND r.token = lease_assert_token.token AND r.owner IS NOT NULL
 		AND r.expires_at > clock_timestamp() FOR KEY SHARE;
 	IF NOT FOUND OR l.expires_at <= clock_timestamp() THEN
 		SELECT * INTO l FROM lease_lock AS r
-		WHERE r.resource = lease_assert_token.resource AND r.token = lease_assert_token.token AND r.owner IS NOT NULL;
+		WHERE r.resource = lease_assert_token.resource COLLATE "C" AND r.token = lease_assert_token.token AND r.owner IS NOT NULL;
 		PERFORM _lease_refuse_assertion(l, resource, format('with token %s is not held', token));
 	END IF;
 	PERFORM _lease_require_rights(l);
@@ -1091,22 +1114,22 @@ BEGIN
 			HINT = 'Give an interval of zero to 100000 years.';
 	END IF;
 	grace := _lease_check_span('grace for', resource, grace);
-	PERFORM FROM lease_lock AS l WHERE l.resource = lease_break.resource AND l.slot = 0 FOR UPDATE;
-	slots := ARRAY(SELECT l.slot FROM lease_lock AS l WHERE l.resource = lease_break.resource ORDER BY l.slot FOR UPDATE);
+	PERFORM FROM lease_lock AS l WHERE l.resource = lease_break.resource COLLATE "C" AND l.slot = 0 FOR UPDATE;
+	slots := ARRAY(SELECT l.slot FROM lease_lock AS l WHERE l.resource = lease_break.resource COLLATE "C" ORDER BY l.slot FOR UPDATE);
 	free_at := clock_timestamp() + grace;
 	UPDATE lease_lock AS l SET owner = NULL, hold_until = NULL, payload = NULL, expires_at = least(l.expires_at, free_at)
-	WHERE l.resource = lease_break.resource AND l.slot = ANY (slots) AND l.expires_at > clock_timestamp();
+	WHERE l.resource = lease_break.resource COLLATE "C" AND l.slot = ANY (slots) AND l.expires_at > clock_timestamp();
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION lease_break(text, interval) IS
 	'end all leases on a resource, whatever their owners; nobody is granted it before grace has passed; true when there were any';
-REVOKE ALL ON FUNCTION lease_break(text, interval) FROM PUBLIC;
 
 /* Slot 0 stays while the resource has other rows, since it orders the grants. */
 CREATE OR REPLACE FUNCTION lease_purge() RETURNS int8
 	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
-	until timestamptz = clock_timestamp() - coalesce(nullif(current_setting('lease_lock.purge_after', true), ''), '1 minute')::interval;
+	after interval = coalesce(nullif(current_setting('lease_lock.purge_after', true), ''), '1 minute');
+	until timestamptz = clock_timestamp() - greatest(after, '0');
 	tops text[];
 	others int8;
 	removed int8;
@@ -1125,7 +1148,6 @@ BEGIN
 	RETURN removed + others;
 END $$;
 COMMENT ON FUNCTION lease_purge() IS 'remove rows that have been free for lease_lock.purge_after, by default a minute; returns how many';
-REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION lease_contended(resource text) RETURNS bool
 	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -1164,21 +1186,31 @@ WHERE l.owner IS NOT NULL OR l.expires_at > c.now;
 COMMENT ON VIEW lease_status IS
 	'leases that were granted and not released, or are kept by min_hold, with their owners and ends';
 
-/* An update leaves it as it is: it may have been revoked. */
+/*
+ * Default privileges may have granted more than PUBLIC has. An update leaves the
+ * privileges as they are, but for functions with an underscore: these are parts
+ * of the others.
+ */
 DO $$
+DECLARE
+	is_new bool = current_setting('lease_portable.is_new');
+	part text;
+	grantee oid;
 BEGIN
+	FOR part, grantee IN
+		SELECT p.oid::regprocedure::text, a.grantee
+		FROM pg_proc AS p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
+		WHERE p.pronamespace = current_schema()::regnamespace AND a.grantee <> p.proowner
+			AND (p.proname ^@ '_lease_' OR is_new AND (p.proname IN ('lease_break', 'lease_purge') OR a.grantee <> 0))
+		UNION
+		SELECT c.oid::regclass::text, a.grantee FROM pg_class AS c, aclexplode(c.relacl) AS a
+		WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'v') AND a.grantee <> c.relowner AND is_new
+	LOOP
+		EXECUTE format('REVOKE ALL ON %s %s FROM %s', CASE WHEN right(part, 1) = ')' THEN 'ROUTINE' ELSE 'TABLE' END, part,
+			CASE WHEN grantee = 0 THEN 'PUBLIC' ELSE grantee::regrole::text END);
+	END LOOP;
 	IF NOT current_setting('lease_portable.has_view')::bool THEN
 		GRANT SELECT ON lease_status TO PUBLIC;
 	END IF;
-END $$;
-
-/* The functions with an underscore are parts of the others. */
-DO $$
-DECLARE
-	part regprocedure;
-BEGIN
-	FOR part IN SELECT oid FROM pg_proc WHERE pronamespace = current_schema()::regnamespace AND proname ^@ '_lease_' LOOP
-		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', part);
-	END LOOP;
 END $$;
 GRANT EXECUTE ON FUNCTION _lease_require_wait(text, interval) TO PUBLIC;

@@ -12,16 +12,20 @@
  *
  * The schema may belong to a role that is no superuser. So no name is looked for there.
  */
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;		-- an older snapshot would not see what is committed while it waits
 SELECT pg_catalog.set_config('lease_portable.schema', pg_catalog.quote_ident(pg_catalog.current_schema()), true);
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 DO $$
 DECLARE
 	home text = current_setting('lease_portable.schema');
-	portable regclass = to_regclass(home || '.lease_lock');
+	portable regclass;
 	part record;
 	privilege record;
 BEGIN
+	-- Its owner can rename it, and give its name to another schema.
+	PERFORM FROM pg_namespace WHERE nspname = (parse_ident(home))[1] FOR SHARE;
+	portable := to_regclass(home || '.lease_lock');
 	IF (SELECT relkind FROM pg_class WHERE oid = portable) IS DISTINCT FROM 'r'
 		OR to_regprocedure(home || '.lease_portable_version()') IS NULL THEN
 		RAISE undefined_table USING

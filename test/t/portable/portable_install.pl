@@ -74,6 +74,15 @@ like($stderr,
 	qr/this file must run in one transaction/, 'not without a transaction around it');
 $node->safe_psql('plain', 'DROP SCHEMA alone');
 
+# Default privileges of its owner give others no more than it says.
+$node->safe_psql('plain', 'ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO guest; ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO guest', extra_params => [ '-U', 'app' ]);
+is(install('app', $file, 'CREATE SCHEMA generous', 'SET search_path = generous'), '', 'installed where others have default privileges');
+is($node->safe_psql('plain', "SELECT has_table_privilege('guest', 'generous.lease_lock', 'SELECT,UPDATE'), has_table_privilege('guest', 'generous.lease_status', 'UPDATE'),
+	has_function_privilege('guest', 'generous.lease_break(text,interval)', 'EXECUTE'), has_function_privilege('guest', 'generous._lease_caller()', 'EXECUTE'),
+	has_table_privilege('guest', 'generous.lease_status', 'SELECT'), has_function_privilege('guest', 'generous.lease_token(text,text)', 'EXECUTE')"), 'f|f|f|f|t|t', 'they have those of PUBLIC');
+$node->safe_psql('plain', 'ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM guest; ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM guest;
+	SET client_min_messages = warning; DROP SCHEMA generous CASCADE', extra_params => [ '-U', 'app' ]);
+
 # --- a plain owner
 
 is(install('app', $file, 'CREATE SCHEMA lease', 'SET search_path = lease'), '', 'a plain owner installs it');

@@ -207,6 +207,48 @@ fresh();
 $ann->query_safe("SELECT lease_acquire_shared('r', '1 h', 'ann'), lease_acquire_shared('r', '1 h', 'x'); UPDATE lease_lock SET token = 9000000000000000000 WHERE owner = 'ann'; SELECT lease_release('r', 'ann'), lease_release('r', 'x')");
 answers($bob, "SELECT token > 9000000000000000000 FROM lease_request('r', '1 h', 'bob')", 't', 'also higher than that of a shared one');
 
+# --- what belongs to others
+
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann'); SET lock_timeout = '1 s'");
+$bob->query_safe('BEGIN');
+answers($bob, "SELECT lease_transfer('r', 'nobody', 'x') IS NULL", 't', 'a transfer by somebody who has no lease');
+answers($ann, "SELECT lease_renew('r', '1 h', 'ann'), lease_release('r', 'ann')", 't|t', 'locks nothing');
+fresh();
+$ann->query_safe("SELECT lease_acquire_shared('r', '$short s', 'ann'); BEGIN; SELECT lease_renew('r', '1 h', 'ann'); $until_over");
+answers($bob, "SELECT lease_acquire_shared('r', '1 h', 'ann')", 'f', 'no second lease beside an expired one of the same owner that is being renewed');
+answers($bob, "SELECT lease_acquire_shared('r', '1 h', 'bob')", 't', 'but one of another owner');
+answers($ann, "COMMIT; SELECT lease_token('r', 'ann') > 0, lease_release('r', 'ann'), lease_token('r', 'ann') IS NULL", 't|t|t', 'which has one lease then');
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann')");
+answers($bob, "SET lease_lock.purge_after = '-1 day'; SELECT lease_purge(), (SELECT count(*) FROM lease_status); SET lease_lock.purge_after = 0", '0|1', 'a purge removes no lease that is held');
+
+# --- several at once
+
+fresh();
+$ann->query_safe("CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1.3 * $short); RETURN NEW; END';
+	CREATE TRIGGER dawdle BEFORE INSERT ON lease_lock FOR EACH ROW WHEN (NEW.resource = 'b') EXECUTE FUNCTION dawdle()");
+answers($bob, "SELECT lease_acquire_all('{a,b,c}', '$short s', 'bob', '1 ms')", 't', 'all of them, the last one when the wait is over');
+answers($bob, "SELECT min(expires_at) >= max(granted_at) + interval '$short s' FROM lease_lock", 't', 'the ttl of all begins then');
+$ann->query_safe('DROP TRIGGER dawdle ON lease_lock; DROP FUNCTION dawdle()');
+
+# --- collations and settings of the caller
+
+fresh();
+answers($ann, "SELECT lease_acquire(r, '1 h', o), lease_renew(r, '1 h', o), lease_renew(r, '1 h', o, lease_token(r, o)), lease_assert(r, o) = lease_assert_token(r, lease_token(r, o)),
+		lease_set_payload(r, o, '1'), lease_renew_all('1 h', o), lease_renew_several(ARRAY[r], '1 h', o), lease_transfer(r, o, o) > 0, lease_break(r),
+		lease_acquire_all(ARRAY[r], '1 h', o, '1 ms'), lease_release(r, o, lease_token(r, o)), lease_acquire_any(ARRAY[r], '1 h', o), lease_release(r, o),
+		(lease_request(r, '1 h', o, mode => 'shared')).granted, lease_release_all(o)
+	FROM (SELECT 'r'::text COLLATE \"POSIX\" AS r, 'ann'::text COLLATE \"ucs_basic\" AS o) AS names", 't|t|t|t|t|1|t|t|t|t|t|r|t|t|1',
+	'arguments may have collations of their own');
+answers($ann, "SET standard_conforming_strings = off; SET escape_string_warning = off; SELECT lease_acquire('r', '-1 s', 'ann')", '22023', 'or be told in other strings');
+$ann->query_safe('RESET standard_conforming_strings; RESET escape_string_warning');
+answers($ann, "CALL lease_wait('r', '1 h', 'ann', '300000 years')", '22023', 'a wait that is too long');
+answers($ann, "SET plpgsql.extra_errors = 'all'; SELECT lease_acquire('r', '1 h', 'ann'), lease_acquire('r', '1 h', 'bob'), (lease_request('r', '1 h', 'ann', if_own => 'count')).granted,
+	lease_acquire_shared('s', '1 h', 'ann'), lease_acquire_all('{t,u}', '1 h', 'ann', '1 ms'), lease_transfer('r', 'ann', 'bob') > 0, lease_release('r', 'bob')", 't|f|t|t|t|t|t',
+	'checks that the caller has switched on');
+$ann->query_safe('RESET plpgsql.extra_errors');
+
 # --- old snapshots
 
 # What may happen after the snapshot was taken, from leases that were there before.

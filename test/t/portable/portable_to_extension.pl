@@ -21,13 +21,19 @@ $node->append_conf('postgresql.conf', "fsync = off\nshared_preload_libraries = '
 $node->start;
 $node->safe_psql('postgres', "CREATE ROLE app LOGIN; CREATE ROLE admin LOGIN; CREATE ROLE worker LOGIN; CREATE DATABASE moved OWNER app");
 
-sub run_file
+sub run_command
 {
 	my ($role, $file, @before) = @_;
+
+	return [ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-v', 'VERBOSITY=verbose', '--single-transaction', '-U', $role, '-d', $node->connstr('moved'),
+		(map { ('-c', $_) } 'SET client_min_messages = warning', @before, 'SET search_path = lease'), '-f', "$folder/$file" ];
+}
+
+sub run_file
+{
 	my $stderr = '';
 
-	IPC::Run::run([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-v', 'VERBOSITY=verbose', '--single-transaction', '-U', $role, '-d', $node->connstr('moved'),
-		(map { ('-c', $_) } 'SET client_min_messages = warning', @before, 'SET search_path = lease'), '-f', "$folder/$file" ], '<', \undef, '>', '/dev/null', '2>', \$stderr);
+	IPC::Run::run(run_command(@_), '<', \undef, '>', '/dev/null', '2>', \$stderr);
 	return $stderr;
 }
 
@@ -72,6 +78,8 @@ foreach my $kind (sort keys %replacement)
 		'<', \undef, '>', '/dev/null', '2>', \$stderr);
 	$node->poll_query_until('moved', "SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'script' AND wait_event_type = 'Lock'")
 	  or die 'the script does not wait';
+	$node->psql('moved', "\\set VERBOSITY verbose\nSET lock_timeout = '200 ms'; ALTER SCHEMA lease RENAME TO away", stderr => \my $renamed, extra_params => [ '-U', 'app' ]);
+	like($renamed, qr/55P03/, 'meanwhile the name of the schema stays where it is');
 	$owner->query_safe("ALTER TABLE lease.lease_lock RENAME TO moved_away; CREATE $kind lease.lease_lock $replacement{$kind}; COMMIT");
 	$script->finish;
 	like($stderr, qr/42809.*is not the table of the portable edition/, "a $kind is not taken for the table");
@@ -97,7 +105,22 @@ my @runs = map {
 } 1 .. 4;
 my $works = 'SELECT count(*) > %d FROM worked';
 $node->poll_query_until('moved', sprintf $works, 20) or die 'no work';
-is(run_file('postgres', 'to_extension.sql'), '', 'the extension takes its place while sessions work');
+# It waits for a grant that is open, and takes it along, whatever the isolation level of the superuser is.
+my $late = $node->background_psql('moved', extra_params => [ '-U', 'worker' ]);
+$late->query_safe("SET search_path = lease; BEGIN; SELECT lease_acquire('w-late', '1 day', 'late')");
+{
+	my $stderr = '';
+	local $ENV{PGOPTIONS} = '-c default_transaction_isolation=repeatable\\ read';
+	my $script = IPC::Run::start(run_command('postgres', 'to_extension.sql'), '<', \undef, '>', '/dev/null', '2>', \$stderr);
+	local $ENV{PGOPTIONS};
+	$node->poll_query_until('moved', "SELECT count(*) = 1 FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'lease.lease_lock'::regclass AND NOT granted")
+	  or die 'the script does not wait';
+	$late->query_safe('COMMIT');
+	$late->quit;
+	$script->finish;
+	is($stderr, '', 'the extension takes its place while sessions work');
+}
+is(value("SELECT lease_token('w-late', 'late') > 0", 'worker'), 't', 'it has what was granted while it waited');
 my $then = $node->safe_psql('moved', 'SELECT count(*) FROM worked');
 $node->poll_query_until('moved', sprintf $works, $then + 20) or die 'no more work';
 append_to_file($stop, '');

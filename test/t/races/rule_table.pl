@@ -146,6 +146,8 @@ sub is_granted
 		return $request->{reentrant} && $mine->{mode} eq $request->{mode} && !stops_renewal($mine);
 	}
 	return 0 if grep { may_be_mine($_) } @others;
+	# The portable edition cannot see whether the open transaction renews my former lease.
+	return 0 if is_portable() && grep { ($_->{before}{owner} // '') eq 'me' && ($_->{after} || $_->{lock}) } @others;
 	return 0 if grep { locks_slot_0($_) } @rows;
 	return $request->{mode} eq 'shared' || (grep { in_the_way($_) } @others) < $request->{permits};
 }
@@ -161,13 +163,13 @@ sub answer
 	my $held = $mine && $lease->{state} eq 'held';
 	my $lock = $row->{lock} // '';
 
+	return 'no' if is_portable() && ($call eq 'renew' || $call eq 'transfer') && !$held;
 	if (is_portable() && ($call eq 'break' || $call eq 'transfer'))
 	{
 		# These lock slot 0 first, if they see it, and a break all rows.
 		return 'no' if is_exclusive($row) && $lease == $absent;
 		return 'waits' if locks_slot_0($row) || $call eq 'break' && ($row->{after} || $lock);
 	}
-	return 'no' if is_portable() && $call eq 'renew' && !$held;
 	if ($call eq 'break')
 	{
 		return 'waits' if in_the_way($row) && ($row->{after} || $lock);
