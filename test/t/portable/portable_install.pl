@@ -138,7 +138,7 @@ my @runs = map {
 	my $report = "$PostgreSQL::Test::Utils::tmp_check/worker$_";
 	my $script = "DO \$\$ BEGIN FOR i IN 1..20 LOOP PERFORM lease_acquire('w' || i % 3, '1 minute', 'o$_'), lease_release('w' || i % 3, 'o$_'); COMMIT; END LOOP; END \$\$";
 
-	{ report => $report, handle => IPC::Run::start([ 'sh', '-c', 'while [ ! -e "$1" ]; do psql -Xq -U guest -d "$2" -c "SET search_path = lease" -c "$3"; done', 'sh', $stop, $node->connstr('plain'), $script ],
+	{ report => $report, handle => IPC::Run::start([ 'sh', '-c', 'while [ ! -e "$1" ] && kill -0 "$PPID"; do psql -Xq -U guest -d "$2" -c "SET search_path = lease" -c "$3"; done', 'sh', $stop, $node->connstr('plain'), $script ],
 		'<', \undef, '>', '/dev/null', '2>', $report) };
 } 1 .. 4;
 is(install('app', $file, 'SET search_path = lease'), '', 'this version replaces it');

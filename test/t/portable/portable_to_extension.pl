@@ -100,7 +100,7 @@ my @runs = map {
 			PERFORM lease_release('w' || i % 2, 'o$_'); COMMIT; END IF; END LOOP; END \$\$";
 
 	{ report => $report, handle => IPC::Run::start([ 'sh', '-c',
-		'while [ ! -e "$1" ]; do psql -Xqv VERBOSITY=verbose -U worker -d "$2" -c "SET search_path = lease" -c "$3" || psql -Xq -U worker -d "$2" -c "SELECT lease.lease_release_all(\'$4\')"; done',
+		'while [ ! -e "$1" ] && kill -0 "$PPID"; do psql -Xqv VERBOSITY=verbose -U worker -d "$2" -c "SET search_path = lease" -c "$3" || psql -Xq -U worker -d "$2" -c "SELECT lease.lease_release_all(\'$4\')"; done',
 		'sh', $stop, $node->connstr('moved'), $script, "o$_" ], '<', \undef, '>', '/dev/null', '2>', $report) };
 } 1 .. 4;
 my $works = 'SELECT count(*) > %d FROM worked';
