@@ -199,7 +199,7 @@ def test_a_run_that_loses_its_lease_can_be_tried_again(program, server):
         program.open(server.dsn(), client)
     job = {"resource": "lost", "period": 3600}
     run = program.start("once", client="a", **job, fail=True, lasts=True, options={"retry_failed": True})
-    wait_until(lambda: server.is_held("lost"))
+    program.event("began", id=run.id)
     assert program("close", client="a") == []
     assert run.error().name in ("Failed", "LeaseLost")
     assert program("once", client="b", **job) is True

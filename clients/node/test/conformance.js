@@ -123,9 +123,12 @@ const commands = {
       if (fail && lost.aborted) throw new Failed()
     }).then(() => null),
 
-  once: ({ client, resource, period, options: given, fail, lasts }, { signal }) =>
-    clients.get(client).once(resource, { period: milliseconds(period), ...options(given), signal }, async (lease) => {
-      if (lasts) await new Promise((resolve) => { lease.signal.addEventListener('abort', resolve) })
+  once: ({ id, client, resource, period, options: given, fail, lasts }, { signal }) =>
+    clients.get(client).once(resource, { period: milliseconds(period), ...options(given), signal }, async (lease, lost) => {
+      if (lasts) {
+        write({ event: 'began', id })
+        await aborted(lost)
+      }
       if (fail) throw new Failed()
       return true
     })().then((ran) => ran ?? false),

@@ -344,6 +344,7 @@ func (p *program) once(ctx context.Context, c *command) (bool, error) {
 	ttl, options := p.options(c)
 	return p.client(c).Once(ctx, c.Resource, seconds(c.Period), ttl, func(_ context.Context, lease *leaselock.Lease) error {
 		if c.Lasts {
+			p.write(object{"event": "began", "id": c.ID})
 			<-lease.Lost()
 		}
 		if c.Fail {

@@ -339,8 +339,11 @@ final class Conformance {
 
     private Object once(Map<String, Object> args) throws Exception {
         return client(args).once((String) args.get("resource"), duration(args.get("period")), ttl(args, 30), options(args), lease -> {
-            while (Boolean.TRUE.equals(args.get("lasts")) && !lease.isLost()) {
-                Thread.sleep(20);
+            if (Boolean.TRUE.equals(args.get("lasts"))) {
+                write("event", "began", "id", args.get("id"));
+                while (!lease.isLost()) {
+                    Thread.sleep(20);
+                }
             }
             if (Boolean.TRUE.equals(args.get("fail"))) {
                 throw new Failed();
