@@ -1123,6 +1123,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION lease_break(text, interval) IS
 	'end all leases on a resource, whatever their owners; nobody is granted it before grace has passed; true when there were any';
+REVOKE ALL ON FUNCTION lease_break(text, interval) FROM PUBLIC;
 
 /* Slot 0 stays while the resource has other rows, since it orders the grants. */
 CREATE OR REPLACE FUNCTION lease_purge() RETURNS int8
@@ -1148,6 +1149,7 @@ BEGIN
 	RETURN removed + others;
 END $$;
 COMMENT ON FUNCTION lease_purge() IS 'remove rows that have been free for lease_lock.purge_after, by default a minute; returns how many';
+REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION lease_contended(resource text) RETURNS bool
 	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -1201,7 +1203,7 @@ BEGIN
 		SELECT p.oid::regprocedure::text, a.grantee
 		FROM pg_proc AS p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
 		WHERE p.pronamespace = current_schema()::regnamespace AND a.grantee <> p.proowner
-			AND (p.proname ^@ '_lease_' OR is_new AND (p.proname IN ('lease_break', 'lease_purge') OR a.grantee <> 0))
+			AND (p.proname ^@ '_lease_' OR is_new AND a.grantee <> 0)
 		UNION
 		SELECT c.oid::regclass::text, a.grantee FROM pg_class AS c, aclexplode(c.relacl) AS a
 		WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'v') AND a.grantee <> c.relowner AND is_new

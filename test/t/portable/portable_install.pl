@@ -120,13 +120,14 @@ sub variant
 }
 
 my $older = variant('older', '0.9.0', sub {
+	$_[0] =~ s/^CREATE OR REPLACE FUNCTION lease_purge.*?^REVOKE ALL ON FUNCTION lease_purge[^\n]*\n//ms or die;
 	$_[0] =~ s/^CREATE OR REPLACE FUNCTION lease_contended.*?^COMMENT ON FUNCTION lease_contended[^\n]*\n//ms or die;
 	$_[0] =~ s/coalesce\(r.payload, payload\)/r.payload/ or die;
 	$_[0] =~ s/^\tNULL::int4 AS session_pid\n//m && $_[0] =~ s/AS payload,\nFROM/AS payload\nFROM/ or die;
 });
 my $newer = variant('newer', '1.0.1');
 value('app', 'SELECT 1');
-$node->safe_psql('plain', 'DROP FUNCTION lease.lease_contended; DROP VIEW lease.lease_status', extra_params => [ '-U', 'app' ]);
+$node->safe_psql('plain', 'DROP FUNCTION lease.lease_contended, lease.lease_purge; DROP VIEW lease.lease_status', extra_params => [ '-U', 'app' ]);
 like(install('app', $older, 'SET search_path = lease'), qr/55000: .*newer version/, 'an older file does not replace a newer version');
 $node->safe_psql('plain', 'CREATE OR REPLACE FUNCTION lease.lease_portable_version() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN $$0.8.0$$'
 	=~ s/RETURN \$\$(.*)\$\$/AS \$\$ SELECT '$1' \$\$/r, extra_params => [ '-U', 'app' ]);
@@ -150,6 +151,7 @@ is(join('', map { slurp_file($_->{report}) } @runs), '', 'calls go on meanwhile'
 is(value('app', 'SELECT lease_portable_version()'), '1.0.1', 'it is the newer one');
 is(value('guest', "SELECT lease_token('door', 'ann')"), $token, 'leases and tokens stay');
 is(value('guest', "SELECT lease_contended('door') IS NULL, (SELECT count(session_pid) FROM lease_status)"), 't|0', 'what is new is there');
+is(value('admin', "SELECT has_function_privilege('guest', 'lease_purge()', 'EXECUTE')"), 'f', 'and belongs to the owner alone, if it is for administrators');
 is(value('admin', "SELECT lease_break('door'), has_function_privilege('guest', 'lease_break(text,interval)', 'EXECUTE'),
 	has_function_privilege('guest', 'lease_acquire_shared(text,interval,text)', 'EXECUTE'), has_table_privilege('admin', 'lease_status', 'SELECT')"), 't|f|f|f', 'privileges stay');
 
