@@ -51,6 +51,17 @@ typedef struct RunningAction
  */
 
 /*
+ * Does the released lease keep others from the resource for longer than it does
+ * if a crash loses the release? A lease of a session ends with a crash.
+ */
+static bool
+keeps_for_longer(const Lease *released, const Lease *held)
+{
+	return released->kept_for != NULL &&
+		(held->session_number != 0 || released->expires_at > held->expires_at);
+}
+
+/*
  * End the lease, even if it has expired, unless it was taken over. A lease that
  * was acquired several times must be released as many times.
  */
@@ -68,8 +79,7 @@ write_release(RunningAction *action)
 	{
 		make_released(&lease, action->now);
 		change_lease(action->store, action->row, &lease,
-					 lease.expires_at > action->row->lease.expires_at ? CHANGE_KEEP :
-					 CHANGE_RELEASE,
+					 keeps_for_longer(&lease, &action->row->lease) ? CHANGE_KEEP : CHANGE_RELEASE,
 					 &action->row->lease);
 	}
 	return true;

@@ -21,6 +21,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
+#include "catalog/pg_am.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
@@ -80,6 +81,26 @@ watch_table(void)
 		get_relname_relid("lease_watch", get_extension_schema(extension)) : InvalidOid;
 }
 
+/*
+ * Is the table as this version made it, but for columns of a later version? Its
+ * owner can alter it. Only a plain index can be maintained without an executor.
+ */
+static bool
+is_as_created(Relation table)
+{
+	static const Oid types[] = {TEXTOID, TEXTOID, TEXTARRAYOID, OIDOID};
+	TupleDesc	desc = RelationGetDescr(table);
+
+	if (table->rd_rel->relkind != RELKIND_RELATION || table->rd_rel->relam != HEAP_TABLE_AM_OID ||
+		desc->natts < Anum_creator)
+		return false;
+	for (int i = 0; i < Anum_creator; i++)
+		if (TupleDescAttr(desc, i)->atttypid != types[i])
+			return false;
+	return list_length(RelationGetIndexList(table)) == 1 &&
+		OidIsValid(RelationGetPrimaryKeyIndex_compat(table, false));
+}
+
 /* The events in the array, as a set; those of a later version are left out. */
 static uint32
 events_from_array(ArrayType *array)
@@ -107,13 +128,19 @@ array_from_events(uint32 events)
 	return construct_array(names, count, TEXTOID, -1, false, TYPALIGN_INT);
 }
 
+/* A row with NULL, which the table's owner can allow, is no watch. */
 static void
 add_from_row(Watches *watches, TupleTableSlot *row)
 {
-	Watch	   *watch = MemoryContextAlloc(watches->context, sizeof(Watch));
+	Watch	   *watch;
 	MemoryContext caller_context;
 
 	slot_getallattrs(row);
+	for (int i = 0; i < Anum_creator; i++)
+		if (row->tts_isnull[i])
+			return;
+
+	watch = MemoryContextAlloc(watches->context, sizeof(Watch));
 	watch->events = events_from_array(DatumGetArrayTypeP(row->tts_values[Anum_events - 1]));
 	watch->creator = DatumGetObjectId(row->tts_values[Anum_creator - 1]);
 
@@ -144,7 +171,8 @@ read_watches(Relation table)
 
 /*
  * Read the table again. If it is locked, keep the watches that are known,
- * since an event must not wait for the lock.
+ * since an event must not wait for the lock. The same if it was altered, since
+ * the lease is written all the same.
  */
 static void
 load_watches(void)
@@ -160,6 +188,16 @@ load_watches(void)
 	if (table == NULL)
 	{
 		UnlockRelationOid(table_oid, AccessShareLock);
+		return;
+	}
+	if (!is_as_created(table))
+	{
+		known.version = version;
+		ereport(LOG_SERVER_ONLY,	/* a resource is locked */
+				(errmsg("lease_lock does not read its table of watches \"%s\", which was altered",
+						RelationGetRelationName(table)),
+				 errhint("Undo the change.")));
+		table_close(table, AccessShareLock);
 		return;
 	}
 	read = read_watches(table);
@@ -257,6 +295,11 @@ set_watch(text *prefix, text *channel, uint32 events)
 	SysScanDesc scan;
 	HeapTuple	former;
 
+	if (!is_as_created(table))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
+				 errmsg("table of watches \"%s\" was altered", RelationGetRelationName(table)),
+				 errhint("Undo the change.")));
 	ScanKeyInit(&keys[0], Anum_prefix, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(prefix));
 	ScanKeyInit(&keys[1], Anum_channel, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(channel));
 	scan = systable_beginscan(table, RelationGetPrimaryKeyIndex_compat(table, false), true, NULL,

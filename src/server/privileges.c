@@ -54,6 +54,13 @@ may_see_owner(Oid role)
 	return role_sees_owner(GetUserId(), role);
 }
 
+/* May an error of the current role show the owners of leases that another role acquired? */
+bool
+error_may_show_owner(Oid role)
+{
+	return may_see_owner(role) && role_sees_owner(GetOuterUserId(), role);
+}
+
 /* Fail because the current role lacks the privileges of the role that acquired the lease. */
 void
 refuse_permission(const Lease *lease)

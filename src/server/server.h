@@ -64,6 +64,7 @@ extern bool define_superuser_settings(void (*define) (void), const char *const *
 extern bool may_act(const Lease *lease);
 extern bool role_sees_owner(Oid viewer, Oid role);
 extern bool may_see_owner(Oid role);
+extern bool error_may_show_owner(Oid role);
 pg_noreturn extern void refuse_permission(const Lease *lease);
 extern bool column_is_visible(Relation table, AttrNumber column);
 extern char *role_name(Oid role);

@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
@@ -20,6 +21,7 @@
  * Do the work in a subtransaction. Its effects stay if it returns true, and
  * are rolled back if it returns false or fails. Returns whether they stay. An
  * error of the work is stored in *error or, if that is NULL, raised again.
+ * Interrupts are held after it if they were held before, as under a resource lock.
  * The work must not leave anything behind that belongs to the subtransaction,
  * such as a buffer pin in the slot of an open table.
  */
@@ -28,6 +30,7 @@ run_subtransaction(SubtransactionWork work, void *arg, ErrorData **error)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
+	uint32		interrupts_held = InterruptHoldoffCount;
 	ErrorData  *volatile caught = NULL;
 	volatile bool keep = false;
 
@@ -39,6 +42,7 @@ run_subtransaction(SubtransactionWork work, void *arg, ErrorData **error)
 	}
 	PG_CATCH();
 	{
+		InterruptHoldoffCount = interrupts_held;	/* the error has reset it */
 		MemoryContextSwitchTo(context);
 		caught = CopyErrorData();
 		FlushErrorState();

@@ -14,8 +14,8 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/relscan.h"
-#include "access/sysattr.h"
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/procarray.h"
@@ -167,27 +167,20 @@ next_version(StoreScan *scan)
 }
 
 /*
- * Was the version written by a grant of another transaction that was open when
- * the scan began, and has not been rolled back since? Such a grant is so young
- * that the version cannot be frozen, so the status of its transaction is still
- * known.
+ * Was the version written by another transaction that was open when the scan
+ * began, and has not been rolled back since? It may be a grant, or it may hold
+ * or keep for longer a lease whose time is over in the version before it.
  */
 static bool
-granted_meanwhile(const StoreScan *scan, const Lease *lease)
+written_meanwhile(const StoreScan *scan)
 {
-	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
-	TransactionId granted_by = XidFromFullTransactionId(lease->xid);
-	TransactionId written_by;
-	bool		isnull;
+	HeapTuple	version = ExecFetchSlotHeapTuple(scan->slot, false, NULL);
+	TransactionId writer = HeapTupleHeaderGetXmin(version->t_data);
 
-	if (next - U64FromFullTransactionId(lease->xid) > PG_INT32_MAX ||
-		TransactionIdIsCurrentTransactionId(granted_by) ||
-		!XidInMVCCSnapshot(granted_by, scan->snapshot))
-		return false;
-
-	written_by = DatumGetTransactionId(slot_getsysattr(scan->slot, MinTransactionIdAttributeNumber,
-													   &isnull));
-	return TransactionIdIsInProgress(written_by) || TransactionIdDidCommit(written_by);
+	return TransactionIdIsNormal(writer) &&
+		!TransactionIdIsCurrentTransactionId(writer) &&
+		XidInMVCCSnapshot(writer, scan->snapshot) &&
+		(TransactionIdIsInProgress(writer) || TransactionIdDidCommit(writer));
 }
 
 /*
@@ -205,7 +198,7 @@ store_next(StoreScan *scan, Lease *lease, ItemPointerData *tid)
 		lease_from_columns(lease, slot->tts_values, slot->tts_isnull);
 		if ((scan->wanted == NULL || scan->wanted(lease, scan->arg)) &&
 			(table_tuple_satisfies_snapshot(scan->table, slot, scan->snapshot) ||
-			 (scan->rows == SCAN_POSSIBLE && granted_meanwhile(scan, lease))))
+			 (scan->rows == SCAN_POSSIBLE && written_meanwhile(scan))))
 		{
 			*tid = slot->tts_tid;
 			return true;

@@ -66,7 +66,7 @@ typedef bool (*StoreFilter) (const Lease *lease, const void *arg);	/* NULL: all 
 typedef enum ScanRows
 {
 	SCAN_COMMITTED,				/* rows that were committed when the scan began */
-	SCAN_POSSIBLE				/* also those that another transaction has granted before, or
+	SCAN_POSSIBLE				/* also those that another transaction has written before, or
 								 * since, and not rolled back; of a row, perhaps several versions */
 } ScanRows;
 

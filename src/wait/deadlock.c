@@ -680,7 +680,7 @@ describe_wait(const WaitNode *node, EdgeKind kind, int blocker)
 	/* the copy may be of another wait */
 	if (waiter == NULL || pg_atomic_read_u64(&waiter->ticket) != node->wait)
 		return psprintf("Process %d waits for a lock; blocked by process %d.", node->pid, blocker);
-	if (may_see_owner(info->role))
+	if (error_may_show_owner(info->role))
 		owner = psprintf(" for owner %s", quoted(info->owner, info->owner_length));
 	return psprintf(kind == EDGE_OWNER ?
 					"Process %d waits for %s%s; held by the owner of process %d." :

@@ -162,6 +162,33 @@ foreach my $row (@rows)
 	is(outcome($roles[$_], $try{$what}), $outcomes[$_], "$what: $roles[$_]") foreach 0 .. $#roles;
 }
 
+# The error of a deadlock shows owners if the role that acts may see them, and
+# the role of the session, too.
+{
+	my $alice = open_session($node);
+
+	$node->safe_psql('postgres', q{
+		GRANT CREATE ON SCHEMA public TO alice;
+		ALTER ROLE ordinary SET deadlock_timeout = '10 ms';
+		ALTER ROLE alice SET deadlock_timeout = '10 ms';
+		SET ROLE alice;
+		CREATE FUNCTION wait_as_definer() RETURNS boolean SECURITY DEFINER SET search_path = public
+			RETURN lease_acquire('first', '1 day', 'secret-2', '10 min');
+		SELECT lease_acquire('first', '1 day', 'secret-1'), lease_acquire('second', '1 day', 'secret-2')});
+	$alice->query_safe('SET ROLE alice');
+	send_to_wait($node, $alice, q{SELECT lease_acquire('second', '1 day', 'secret-1', '10 min')});
+	(delete $sessions{$_})->quit foreach qw(alice ordinary);	# new ones know the settings
+
+	my $shown = outcome('alice', 'SELECT wait_as_definer()');
+	my $hidden = outcome('ordinary', 'SELECT wait_as_definer()');
+
+	like($shown, qr/40P01.*for owner "secret-2".*for owner "secret-1"/s, 'a deadlock shows owners to who may see them');
+	like($hidden, qr/40P01.*Process \d+ waits for the lease on "first"; held/s, 'not to who may only call a function');
+	unlike($hidden, qr/secret/, 'in no part');
+	$node->safe_psql('postgres', q{SET ROLE alice; SELECT lease_release('second', 'secret-2')});
+	is(answer($alice), 't', 'the other session goes on');
+}
+
 # How the documents hide names from those who need not see them.
 $node->safe_psql('postgres', q{
 	REVOKE SELECT ON lease_status, lease_waiters, lease_contenders FROM PUBLIC;

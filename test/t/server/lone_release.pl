@@ -10,8 +10,9 @@ use LeaseTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Only commits flush WAL.
+# Only commits flush WAL. Session leases need shared memory.
 my $node = start_node('lone_release', <<'CONF');
+shared_preload_libraries = 'lease_lock'
 wal_writer_delay = 10s
 wal_writer_flush_after = 512MB
 wal_buffers = 16MB
@@ -59,8 +60,9 @@ sub flushed
 
 	$session->query_safe(q{SELECT lease_acquire('a', '1 hour', 'o'), lease_acquire('b', '1 hour', 'o'), lease_acquire_shared('c', '1 hour', 'o')});
 	$session->query_safe(q{
-		SELECT lease_break('kept'), lease_break('kept for long');
-		SELECT lease_request('kept', '1 hour', 'keeper', min_hold => '1 min'), lease_request('kept for long', '1 min', 'keeper', min_hold => '1 hour')});
+		SELECT lease_break('kept'), lease_break('kept for long'), lease_break('kept after the session');
+		SELECT lease_request('kept', '1 hour', 'keeper', min_hold => '1 min'), lease_request('kept for long', '1 min', 'keeper', min_hold => '1 hour'),
+			lease_request('kept after the session', NULL, 'keeper', session => true, min_hold => '1 min')});
 	$session->query_safe(q{BEGIN; UPDATE t SET n = n + 1; COMMIT});
 	$before = $session->query_safe($flush_lsn);
 	$session->query_safe($sql);
@@ -124,6 +126,7 @@ my %flushed = (
 	'a release in a procedure that writes later' => q{CALL release_and_write('a')},
 	'a release that is prepared' => "BEGIN; $release; PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'",
 	'a release that min_hold keeps for longer than the ttl' => q{SELECT lease_release('kept for long', 'keeper')},
+	'a release that min_hold keeps for longer than the session' => q{SELECT lease_release('kept after the session', 'keeper')},
 	'an update alone' => $update,
 	'a grant alone' => q{SELECT lease_acquire('new', '1 hour', 'o')});
 

@@ -235,6 +235,44 @@ is($node->safe_psql('copy', 'SELECT count(*) FROM lease_watches'), 0, 'without w
 $node->safe_psql('copy', $sql->(q{SELECT string_agg(format('SELECT lease_watch(%L, %L, %L);', prefix, channel, events), ' ') FROM lease_watches WHERE channel = 'jobs'}));
 is($node->safe_psql('copy', 'TABLE lease_watches'), $sql->(q{SELECT * FROM lease_watches WHERE channel = 'jobs'}), 'set up again');
 
+# The table's owner can alter the table. A lease is written all the same, with the watches that
+# the session knows; a new session knows none.
+foreach (
+	[ 'another type', 'ALTER TABLE lease_watch ALTER creator TYPE bigint', 'ALTER TABLE lease_watch ALTER creator TYPE oid' ],
+	[ 'an index on an expression', 'CREATE INDEX odd ON lease_watch (lower(prefix))', 'DROP INDEX odd' ],
+	[ 'no primary key', 'ALTER TABLE lease_watch DROP CONSTRAINT lease_watch_pkey', 'ALTER TABLE lease_watch ADD PRIMARY KEY (prefix, channel)' ])
+{
+	my ($name, $alter, $undo) = @$_;
+	my $log_start = -s $node->logfile;
+
+	$sql->("CREATE DATABASE altered");
+	$node->safe_psql('altered', q{CREATE EXTENSION lease_lock; ALTER EXTENSION lease_lock DROP VIEW lease_watches; DROP VIEW lease_watches});
+	$node->safe_psql('altered', "SELECT lease_watch('', 'c')");
+	my $user = open_session($node, 'altered');
+	my $hears = qr/Asynchronous notification "c" with payload "\{"event": "granted", "resource": "$name/;
+	$user->query_safe('LISTEN c');
+	$user->query_safe("SELECT lease_acquire('first', '1 hour', 'ann')");
+
+	$node->safe_psql('altered', $alter);
+	my $answer = $user->query("SELECT lease_acquire('$name', '1 hour', 'ann')") . $user->query('SELECT 1');
+	like($answer, qr/^t$/m, "$name: a lease is granted");
+	like($answer, $hears, "$name: by a session that knows the watch, and tells it");
+	like($node->safe_psql('altered', "SELECT lease_release('$name', 'ann')"), qr/^t$/, "$name: and released in a new session");
+	like(slurp_file($node->logfile, $log_start), qr/LOG:  lease_lock does not read its table of watches "lease_watch", which was altered/, "$name: the log tells it");
+	sql_fails($node, "SELECT $_", '42P17', 'table of watches "lease_watch" was altered.*HINT:  Undo', "$name: $_", dbname => 'altered')
+	  foreach q{lease_watch('a', 'c')}, q{lease_unwatch('', 'c')};
+	$node->safe_psql('altered', $undo);
+	$node->safe_psql('altered', "SELECT lease_watch('more', 'c')");
+	$user->quit;
+	$sql->('DROP DATABASE altered');
+}
+
+# A row with NULL is no watch.
+$sql->('ALTER TABLE lease_watch ALTER events DROP NOT NULL');
+$sql->("INSERT INTO lease_watch VALUES ('nothing/', 'events', NULL, 10), ('nothing/', 'more', '{granted}', 10)");
+$sql->("SELECT lease_acquire('nothing/1', '1 hour', 'ann')");
+is(told(sub { "$_[0] $_[1]->{resource}" }), 'more nothing/1', 'a row with NULL is no watch');
+
 # no watches any more
 $sql->('SELECT count(lease_unwatch(prefix, channel)) FROM lease_watches');
 $early->query_safe("SELECT lease_acquire('job/late', '1 hour', 'ann')");

@@ -72,6 +72,26 @@ my $pid = send_to_wait($node, $session, q{SELECT lease_acquire('r', '1 hour', 'w
 look($node, "SELECT pg_cancel_backend($pid)");
 like(answer($session), qr/ERROR:  57014/, 'a cancel');
 
+# A session tries while it has locked the resource. Also after that failure, what ends the
+# session waits until it has unlocked: until then other calls would wait for its last message.
+look($node, q{
+	CREATE FUNCTION gate(owner text) RETURNS boolean IMMUTABLE LANGUAGE plpgsql AS $$
+	BEGIN
+		PERFORM pg_advisory_xact_lock(7) WHERE owner = 'slow';
+		RETURN true;
+	END $$;
+	CREATE INDEX gated ON lease_lock (gate(owner));
+	SELECT pg_advisory_lock(7)});
+my $slow = open_session($node);
+my $slow_pid = send_to_wait($node, $slow, q{SELECT lease_acquire('gated', '1 hour', 'slow')}, in_lock_manager());
+like(slurp_file($node->logfile, $log_start), qr/\[$slow_pid\].*$no_queue/, 'a session fails to create the segment under a resource lock');
+look($node, "SELECT pg_terminate_backend($slow_pid)");
+stays($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $slow_pid", 1, 'and is not terminated under that lock');
+look($node, q{SELECT pg_advisory_unlock(7)});
+becomes($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $slow_pid", 0, 'but after it');
+last_words($slow);
+look($node, 'DROP INDEX gated');
+
 # A lease that ends with its session needs the segment.
 send_sql($session, q{SELECT granted FROM lease_request('session', '1 hour', 'o', session => true)});
 like(answer($session), qr/ERROR:  0A000/, 'a session lease is refused');
