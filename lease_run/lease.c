@@ -61,10 +61,18 @@
 
 #define RENEW	"SELECT %s.lease_renew($1::text, $2::interval, $3::text, $4::bigint)"
 
+/*
+ * Without what is left of min_hold. NULL: that cannot be said now, since an open transaction is in
+ * the way, say.
+ */
 #define RELEASE_AT_ONCE \
-	"SELECT %s.lease_release($1::text, $2::text) AND g.token OPERATOR(pg_catalog.=) $3::bigint " \
+	"SELECT CASE WHEN l.held OPERATOR(pg_catalog.=) coalesce($3::bigint, l.held) THEN (" \
+	"SELECT CASE WHEN g.granted THEN %s.lease_release($1::text, $2::text, l.held) " \
+	"WHEN g.reason OPERATOR(pg_catalog.=) 'open' OR g.reason OPERATOR(pg_catalog.=) 'failover' " \
+	"THEN NULL ELSE false END " \
 	"FROM %s.lease_request($1::text, $4::interval, $2::text, mode => $5::text, " \
-	"permits => $6::integer, if_own => 'renew', min_hold => '0') AS g WHERE g.granted"
+	"permits => $6::integer, if_own => 'renew', min_hold => '0') AS g) ELSE false END " \
+	"FROM (SELECT %s.lease_token($1::text, $2::text) AS held OFFSET 0) AS l"
 
 typedef char Interval[40];
 
@@ -199,7 +207,7 @@ ask(Lease *lease, const char *statement, int nparams, const char *const *params,
 	if (outcome != DONE)
 		return outcome;
 
-	sql = psprintf(statement, lease->schema, lease->schema);
+	sql = psprintf(statement, lease->schema, lease->schema, lease->schema);
 	signals_do_not_exit();
 	lease->sent = clock_now();
 	until = Min(clock_after(lease->sent, patience), Max(until, lease->sent + SECOND));
@@ -286,6 +294,13 @@ note_grant(Lease *lease)
 			   clock_seconds(lease_ends_at(lease) - clock_now()));
 }
 
+/* No command has run: the lease is not kept for its min_hold. */
+static Outcome
+give_back(Lease *lease)
+{
+	return lease_release(lease, lease->options->min_hold > 0);
+}
+
 /*
  * A grant that did not wait for the standby is none: a failover may lose it. It is released, and
  * the caller asks again.
@@ -295,7 +310,7 @@ undo_grant(Lease *lease)
 {
 	char	   *error = pg_strdup(lease->connection.error);
 
-	(void) lease_release(lease, false);
+	(void) give_back(lease);
 	free(lease->token);
 	lease->token = NULL;
 	lease->is_uncertain = false;
@@ -361,7 +376,7 @@ fail_request(Lease *lease)
 pg_noreturn static void
 fail_late(Lease *lease, Time took)
 {
-	(void) lease_release(lease, false);
+	(void) give_back(lease);
 	lease_error("the server takes %.1f s for an answer, which is too long for a ttl of %g s",
 				clock_seconds(took), clock_seconds(lease->options->ttl));
 	pg_log_error_hint("The command was not run. Use a longer --ttl.");
@@ -529,6 +544,12 @@ release_once(Lease *lease, bool at_once, Time until)
 		statement = RELEASE_AT_ONCE;
 	outcome = ask(lease, statement, at_once ? 6 : lease->token ? 3 : 2, params, until,
 				  patience(lease), NULL);
+	if (outcome == DONE && PQgetisnull(lease->connection.rows, 0, 0))
+	{
+		connection_note_error(&lease->connection, "an open transaction is in the way", "",
+							  ERROR_AGAIN);
+		return TOO_LATE;
+	}
 	return outcome == DONE && !connection_says_yes(&lease->connection) ? REFUSED : outcome;
 }
 
@@ -582,5 +603,5 @@ lease_give_up(Lease *lease)
 	if (!is_held)
 		return REFUSED;
 	lease->counts_from = clock_now();
-	return lease_release(lease, false);
+	return give_back(lease);
 }

@@ -159,7 +159,7 @@ is_run(finish_run($standby), 0, qr/^ran\n$/, qr/asking again/, 'a stand-by that 
 	$node->append_conf('postgresql.conf', "wal_level = replica\nmax_wal_senders = 1\nsynchronous_standby_names = 'nobody'");
 	$node->restart;
 	until_sql('the checkpointer', $node, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'CheckpointerMain'}, 1);
-	$run = start_run($node, '-v', 'grant', 'echo', 'ran');
+	$run = start_run($node, '-v', '--min-hold=1h', 'grant', 'echo', 'ran');
 	until_sql('a wait for the standby', $node, $waits, 1);
 	$canceled = $node->safe_psql('postgres', q{SELECT pid, pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'});
 	until_true('it asks again, or runs', sub { $run->{harness}->pump_nb; $run->{err} =~ /asking again|started/ });
