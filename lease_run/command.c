@@ -205,8 +205,9 @@ command_start(const Options *all_options, const EndTimes *times)
 	{
 		terminal = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
 		set_late_at(times);
-		(void) wait_until(TIME_FOREVER, is_started);
+		/* The report of the start may come together with one that the command was stopped. */
 		signals_forward_by(forward);
+		(void) wait_until(TIME_FOREVER, is_started);
 	}
 	if (start_errno == 0)
 		return true;

@@ -63,11 +63,12 @@
 
 /*
  * Without what is left of min_hold. NULL: that cannot be said now, since an open transaction is in
- * the way, say.
+ * the way, say. If the lease ends meanwhile, the request is granted anew, and that is released.
  */
 #define RELEASE_AT_ONCE \
 	"SELECT CASE WHEN l.held OPERATOR(pg_catalog.=) coalesce($3::bigint, l.held) THEN (" \
-	"SELECT CASE WHEN g.granted THEN %s.lease_release($1::text, $2::text, l.held) " \
+	"SELECT CASE WHEN g.granted AND (g.reason IS NULL OR g.token OPERATOR(pg_catalog.=) l.held) " \
+	"THEN %s.lease_release($1::text, $2::text, g.token) AND g.token OPERATOR(pg_catalog.=) l.held " \
 	"WHEN g.reason OPERATOR(pg_catalog.=) 'open' OR g.reason OPERATOR(pg_catalog.=) 'failover' " \
 	"THEN NULL ELSE false END " \
 	"FROM %s.lease_request($1::text, $4::interval, $2::text, mode => $5::text, " \
@@ -294,10 +295,19 @@ note_grant(Lease *lease)
 			   clock_seconds(lease_ends_at(lease) - clock_now()));
 }
 
+static void
+forget_grant(Lease *lease)
+{
+	free(lease->token);
+	lease->token = NULL;
+	lease->is_uncertain = false;
+}
+
 /* No command has run: the lease is not kept for its min_hold. */
 static Outcome
 give_back(Lease *lease)
 {
+	lease->counts_from = clock_now();
 	return lease_release(lease, lease->options->min_hold > 0);
 }
 
@@ -311,9 +321,7 @@ undo_grant(Lease *lease)
 	char	   *error = pg_strdup(lease->connection.error);
 
 	(void) give_back(lease);
-	free(lease->token);
-	lease->token = NULL;
-	lease->is_uncertain = false;
+	forget_grant(lease);
 	note_uncertainty(lease);
 	connection_note_error(&lease->connection, error, "", ERROR_AGAIN);
 	free(error);
@@ -465,7 +473,7 @@ lease_acquire(Lease *lease)
 		}
 		if (outcome == REFUSED)
 		{
-			lease->is_uncertain = false;
+			forget_grant(lease);	/* one that came late is over */
 			if (clock_now() >= give_up_at)
 				return give_up_taken(lease);
 			outcome = wait_in_line(lease, give_up_at);
@@ -602,6 +610,5 @@ lease_give_up(Lease *lease)
 	}
 	if (!is_held)
 		return REFUSED;
-	lease->counts_from = clock_now();
 	return give_back(lease);
 }

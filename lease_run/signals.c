@@ -236,8 +236,9 @@ signals_as_found(void)
 }
 
 /*
- * Stop this process as the signal does, until somebody continues it. Returns
- * false if it was not stopped: nobody is left who could continue it.
+ * Stop this process as the signal does, until somebody continues it, and with it
+ * its group, as a terminal does: a script that runs lease_run is the shell's job.
+ * Returns false if it was not stopped: nobody is left who could continue it.
  */
 bool
 signals_stop_self(int signo)
@@ -247,7 +248,7 @@ signals_stop_self(int signo)
 	sigaction(signo, NULL, &old);
 	continued = false;
 	set_handler(signo, SIG_DFL);
-	(void) raise(signo);
+	(void) kill(0, signo);
 	sigaction(signo, &old, NULL);
 	return continued;
 }

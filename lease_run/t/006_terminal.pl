@@ -168,6 +168,56 @@ foreach my $round (1 .. $ENV{TERMINAL_ROUNDS} // 5)
 	ok(expect(qr/got from the background $round/), "a command in the background reads after fg, round $round");
 }
 
+# The same if lease_run learns at once that the command has started and that it is stopped. The process that watches the
+# time is stopped before it starts the command, if it is met early enough; if not, once more.
+sub children
+{
+	my ($parent) = @_;
+
+	return split(' ', -e "/proc/$parent" ? slurp("/proc/$parent/task/$parent/children") : '');
+}
+
+sub until_stopped
+{
+	my ($what, $process) = @_;
+
+	return until_true($what, sub { slurp_file("/proc/$process/stat") =~ /\) T / });
+}
+
+my ($runs, $watchdog, $early);
+for (my $try = 1; $try <= 100 && !$early; $try++)
+{
+	type("$lease_run --ttl=5min job-$try sh -c 'read line; echo got \$line' & echo runs: \$!\n");
+	expect(qr/runs: (?=\d+\s)/);
+	($runs) = $screen =~ /(\d+)/;
+	until_true('the watchdog', sub { my $until = time + 1; 1 until ($watchdog) = children($runs) or time > $until; $watchdog });
+	kill('STOP', $watchdog);
+	until_stopped('the watchdog stops', $watchdog);
+	$early = !children($watchdog);
+	kill('KILL', $watchdog, $runs) if !$early;
+}
+ok($early, 'the watchdog is stopped before it starts the command');
+kill('STOP', $runs);
+until_stopped('lease_run stops', $runs);
+kill('CONT', $watchdog);
+until_true('the command', sub { ($pid) = children($watchdog) });
+until_stopped('the command asks for the terminal', $pid);
+kill('CONT', $runs);
+until_stopped('lease_run stops, too', $runs);
+type("fg\nfrom the background, early\n");
+ok(expect(qr/got from the background, early/), 'a command that asks for the terminal when it starts gets it by fg');
+
+# A script that runs it stops with it: else nobody could continue them.
+append_to_file("$folder/reads", "$lease_run --ttl=5min script sh -c 'read line; echo got \$line; read line; echo got \$line'\necho went on\n");
+type("bash $folder/reads; echo status \$?\n");
+type("one\n");
+expect(qr/got one/);
+type("\cZ");
+expect(qr/Stopped/);
+type("fg; echo status \$?\n");
+type("two\n");
+ok(expect(qr/got two.*went on.*status 0/s), 'a script that calls lease_run goes on after Ctrl-Z and fg');
+
 # A pager behind it keeps the terminal.
 type("$lease_run job sh -c 'echo began; sleep 0.2; echo end' | sh -c 'cat; read answer </dev/tty; echo answer \$answer'; echo status \$?\n");
 expect(qr/began.*end/s);

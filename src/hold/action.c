@@ -42,7 +42,8 @@ typedef struct RunningAction
 
 	/* Set by the write, for some actions. */
 	int64		token;			/* the new one */
-	Oid			counted_role;	/* the new owner has one more lease of this role */
+	const text *counted_owner;	/* has one more lease now, */
+	Oid			counted_role;	/* of this role */
 } RunningAction;
 
 /*
@@ -93,6 +94,12 @@ write_renewal(RunningAction *action)
 
 	lease.expires_at = Max(lease.expires_at, action->now + action->asked->ttl);
 	change_lease(action->store, action->row, &lease, CHANGE_RENEW, NULL);
+	/* Whoever counted between the old end and the write has not counted this lease. */
+	if (clock_now() >= action->row->lease.expires_at)
+	{
+		action->counted_owner = lease.owner;
+		action->counted_role = lease.role;
+	}
 	return true;
 }
 
@@ -156,6 +163,7 @@ write_transfer(RunningAction *action)
 	if (!is_owner(&lease, action->asked->new_owner))
 	{
 		require_no_other_lease(&action->rows, action->asked->new_owner, action->now);
+		action->counted_owner = action->asked->new_owner;
 		action->counted_role = lease.role;
 	}
 	lease.owner = action->asked->new_owner;
@@ -357,8 +365,9 @@ act_on_lease(const LeaseAction *asked)
 	while (!try_to_act(&action, &done))
 		CHECK_FOR_INTERRUPTS();
 	stop_ending(&action);
-	if (OidIsValid(action.counted_role))
-		require_lease_allowed(action.store, asked->resource, asked->new_owner, action.counted_role);
+	if (action.counted_owner != NULL)
+		require_lease_allowed(action.store, asked->resource, action.counted_owner,
+							  action.counted_role);
 	store_close(action.store);
 	return (ActionResult) {done, action.token};
 }

@@ -128,17 +128,24 @@ array_from_events(uint32 events)
 	return construct_array(names, count, TEXTOID, -1, false, TYPALIGN_INT);
 }
 
-/* A row with NULL, which the table's owner can allow, is no watch. */
+/*
+ * A row with NULL, or with a channel that NOTIFY does not allow, is no watch.
+ * Only the table's owner can write such a row.
+ */
 static void
 add_from_row(Watches *watches, TupleTableSlot *row)
 {
 	Watch	   *watch;
 	MemoryContext caller_context;
+	int			length;
 
 	slot_getallattrs(row);
 	for (int i = 0; i < Anum_creator; i++)
 		if (row->tts_isnull[i])
 			return;
+	length = VARSIZE_ANY_EXHDR(DatumGetTextPP(row->tts_values[Anum_channel - 1]));
+	if (length == 0 || length >= NAMEDATALEN)
+		return;
 
 	watch = MemoryContextAlloc(watches->context, sizeof(Watch));
 	watch->events = events_from_array(DatumGetArrayTypeP(row->tts_values[Anum_events - 1]));
@@ -158,7 +165,7 @@ read_watches(Relation table)
 	TupleTableSlot *slot = table_slot_create(table, NULL);
 	TableScanDesc scan = table_beginscan_compat(table, SnapshotSelf, 0, NULL, SO_NONE);
 	Watches		read = {
-		.context = AllocSetContextCreate(TopMemoryContext, "lease watches",
+		.context = AllocSetContextCreate(CurrentMemoryContext, "lease watches",
 										 ALLOCSET_DEFAULT_SIZES)
 	};
 
@@ -166,6 +173,7 @@ read_watches(Relation table)
 		add_from_row(&read, slot);
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
+	MemoryContextSetParent(read.context, TopMemoryContext);
 	return read;
 }
 

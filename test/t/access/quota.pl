@@ -208,6 +208,20 @@ is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SET R
 	$_->quit foreach $waiter, $next;
 }
 
+# Of several leases, those that expire while the call waits for the others are begun anew, and count again.
+foreach my $limit (1, 2)
+{
+	my $waiter = open_session($node);
+
+	clean();
+	look($node, q{SELECT lease_acquire('b', '1 hour', 'holder')});
+	$waiter->query_safe("SET lease_lock.max_leases_per_owner = $limit; SET ROLE limited");
+	send_to_wait($node, $waiter, q{SELECT lease_acquire_all('{a,b}', '1 ms', 'o', '1 hour')});
+	look($node, q{SELECT lease_release('b', 'holder')});
+	like(answer($waiter), $limit == 1 ? qr/53400/ : qr/^t$/, "several that expire: a limit of $limit");
+	$waiter->quit;
+}
+
 # Two sessions of an owner ask for its last lease, and both are kept, by a lock on
 # the token sequence, from writing theirs until both have been let through.
 {

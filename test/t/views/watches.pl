@@ -267,11 +267,12 @@ foreach (
 	$sql->('DROP DATABASE altered');
 }
 
-# A row with NULL is no watch.
+# A row with NULL, or with a channel that NOTIFY does not allow, is no watch.
 $sql->('ALTER TABLE lease_watch ALTER events DROP NOT NULL');
-$sql->("INSERT INTO lease_watch VALUES ('nothing/', 'events', NULL, 10), ('nothing/', 'more', '{granted}', 10)");
+$sql->("INSERT INTO lease_watch VALUES ('nothing/', 'events', NULL, 10), ('nothing/', '', '{granted}', 10), ('nothing/', repeat('x', 64), '{granted}', 10), ('nothing/', 'more', '{granted}', 10)");
 $sql->("SELECT lease_acquire('nothing/1', '1 hour', 'ann')");
-is(told(sub { "$_[0] $_[1]->{resource}" }), 'more nothing/1', 'a row with NULL is no watch');
+is(told(sub { "$_[0] $_[1]->{resource}" }), 'more nothing/1', 'a row with NULL, or with another channel, is no watch');
+$sql->("DELETE FROM lease_watch WHERE prefix = 'nothing/'");
 
 # no watches any more
 $sql->('SELECT count(lease_unwatch(prefix, channel)) FROM lease_watches');
