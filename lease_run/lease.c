@@ -68,7 +68,8 @@
 #define RELEASE_AT_ONCE \
 	"SELECT CASE WHEN l.held OPERATOR(pg_catalog.=) coalesce($3::bigint, l.held) THEN (" \
 	"SELECT CASE WHEN g.granted AND (g.reason IS NULL OR g.token OPERATOR(pg_catalog.=) l.held) " \
-	"THEN %s.lease_release($1::text, $2::text, g.token) AND g.token OPERATOR(pg_catalog.=) l.held " \
+	"THEN %s.lease_release($1::text, $2::text, g.token) " \
+	"AND g.token OPERATOR(pg_catalog.=) l.held " \
 	"WHEN g.reason OPERATOR(pg_catalog.=) 'open' OR g.reason OPERATOR(pg_catalog.=) 'failover' " \
 	"THEN NULL ELSE false END " \
 	"FROM %s.lease_request($1::text, $4::interval, $2::text, mode => $5::text, " \
