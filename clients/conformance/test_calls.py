@@ -221,6 +221,20 @@ def test_a_failed_run_whose_row_is_locked_can_be_tried_again(program, server, pr
     assert program("once", **job) is True
 
 
+def test_a_lease_that_ends_while_it_is_given_back_is_not_taken_anew(program, server, proxy):
+    program.open(server.dsn(proxy.port))
+    job = {"client": "a", "resource": "ended", "period": 3600}
+    with psycopg.connect(server.dsn()) as other:
+        proxy.on("lease_release", lambda: other.execute("LOCK TABLE lease_lock IN EXCLUSIVE MODE"))
+        run = program.start("once", **job, fail=True, options={"retry_failed": True})
+        wait_until(lambda: server.value("SELECT count(*) FROM pg_locks "
+                                        "WHERE relation = 'lease_lock'::regclass AND NOT granted") > 0)
+        other.execute("SELECT lease_break('ended')")
+    assert run.error().name in ("Failed", "LeaseLost")
+    assert not server.is_held("ended")
+    assert program("once", **job) is True
+
+
 def test_close_releases_and_tells_those_that_wait(program, server):
     program.open(server.dsn(application_name="closes"))
     program.hold("close", ttl=600)

@@ -45,9 +45,12 @@ const releaseText = `SELECT l.n, CASE WHEN l.token IS NULL THEN {schema}.lease_r
 FROM unnest({resources}::text[], {owners}::text[], {tokens}::int8[]) WITH ORDINALITY AS l(resource, owner, token, n)
 ORDER BY l.n`
 
-// The lease is not kept for its min_hold.
+// The lease is not kept for its min_hold. NULL: that cannot be said now, since an
+// open transaction is in the way, say. If the lease ends meanwhile, the request is
+// granted anew, and that is released.
 const giveBackText = `SELECT 1, CASE WHEN l.held = coalesce(l.token, l.held) THEN (
-	SELECT CASE WHEN g.granted THEN {schema}.lease_release(l.resource, l.owner, l.held)
+	SELECT CASE WHEN g.granted AND (g.reason IS NULL OR g.token = l.held)
+		THEN {schema}.lease_release(l.resource, l.owner, g.token) AND g.token = l.held
 		WHEN g.reason NOT IN ('open', 'failover') THEN false END
 	FROM {schema}.lease_request(l.resource, {ttl}, l.owner, mode => {mode}::text, permits => {permits}::int4,
 		if_own => 'renew', min_hold => '0') AS g) ELSE false END

@@ -63,7 +63,8 @@ export function renewStatement(place, leases, timeout, lock) {
 }
 
 // Without a token: for a request whose answer was lost. To be given back: without what is left of its minHold; NULL if that
-// cannot be said now, since an open transaction is in the way, say.
+// cannot be said now, since an open transaction is in the way, say. If the lease ends meanwhile, the request is granted anew,
+// and that is released.
 export function endStatement(place, ends, timeout, lock) {
   const list = ends.map(({ resource, owner, token, lease, givesBack }, n) => (
     { n, resource, owner, token, ttl: lease.ttl / 1000, mode: lease.mode, permits: lease.permits, givesBack }))
@@ -71,7 +72,8 @@ export function endStatement(place, ends, timeout, lock) {
   return `${settings(place, { timeout, lock })}
     SELECT l.n, CASE
       WHEN l.current OPERATOR(pg_catalog.=) coalesce(l.token, l.current) THEN (
-        SELECT CASE WHEN g.granted THEN ${schema}.lease_release(l.resource, l.owner, l.current)
+        SELECT CASE WHEN g.granted AND (g.reason IS NULL OR g.token OPERATOR(pg_catalog.=) l.current)
+            THEN ${schema}.lease_release(l.resource, l.owner, g.token) AND g.token OPERATOR(pg_catalog.=) l.current
           WHEN g.reason OPERATOR(pg_catalog.=) 'open' OR g.reason OPERATOR(pg_catalog.=) 'failover' THEN NULL ELSE false END
         FROM ${schema}.lease_request(l.resource, ${seconds('l.ttl')}, l.owner, mode => l.mode, permits => l.permits,
           if_own => 'renew', min_hold => '0') AS g)

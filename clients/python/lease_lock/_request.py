@@ -77,9 +77,11 @@ SELECT l.n, CASE WHEN l.token IS NULL THEN {schema}.lease_release(l.resource, l.
 FROM unnest(%s::text[], %s::text[], %s::int8[]) WITH ORDINALITY AS l(resource, owner, token, n)"""
 
 # The lease is not kept for its min_hold. NULL: that cannot be said now, since an open transaction is in the way, say.
+# If the lease ends meanwhile, the request is granted anew, and that is released.
 GIVE_BACK = """\
 SELECT 1, CASE WHEN l.held = coalesce(l.token, l.held) THEN (
-    SELECT CASE WHEN g.granted THEN {schema}.lease_release(l.resource, l.owner, l.held)
+    SELECT CASE WHEN g.granted AND (g.reason IS NULL OR g.token = l.held)
+        THEN {schema}.lease_release(l.resource, l.owner, g.token) AND g.token = l.held
         WHEN g.reason NOT IN ('open', 'failover') THEN false END
     FROM {schema}.lease_request(l.resource, make_interval(secs => %s::float8), l.owner, mode => %s::text, permits => %s::int4,
         if_own => 'renew', min_hold => '0') AS g) ELSE false END
