@@ -205,6 +205,22 @@ def test_a_run_that_loses_its_lease_can_be_tried_again(program, server):
     assert program("once", client="b", **job) is True
 
 
+@pytest.mark.parametrize("do, more", [("once", {}), ("once", {"retry_failed": True}), ("elect", {"min_hold": 3600})],
+                         ids=["once", "once, retried", "elect"])
+def test_a_run_that_was_closed_before_it_began_can_be_tried_again(program, server, do, more):
+    """It has its lease, and nobody has worked."""
+    for client in "ab":
+        program.open(server.dsn(), client)
+    job = {"resource": "granted", "period": 3600}
+    run = program.start(do, client="a", **job, closed=True, options=more)
+    assert run.answered.wait(LONG)
+    assert program("once", client="b", **job) is True
+    if do == "once":
+        assert run.error().name == "Closed"     # else it has begun
+    else:
+        assert run.answer() is None
+
+
 def test_a_failed_run_whose_row_is_locked_can_be_tried_again(program, server, proxy):
     """The release that is refused for the time of the lock is repeated."""
     program.open(server.dsn(proxy.port))

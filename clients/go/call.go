@@ -162,7 +162,8 @@ func (c *call) answered(ctx context.Context, result answer) (*Lease, bool, error
 		c.leases.log("lease on %q was granted, but the synchronous standby did not confirm it: asking again", c.request.resource)
 		c.last = errUnconfirmed
 		c.leases.mutex.Lock()
-		undone := c.leases.keeper.undo(lease, Released)
+		lease.decide(Released)
+		undone := c.leases.keeper.end(lease)
 		c.leases.mutex.Unlock()
 		select {
 		case <-undone.done:

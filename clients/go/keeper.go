@@ -136,13 +136,6 @@ func (k *keeper) end(lease *Lease) *ending {
 		held: lease.fate == Released, giveBack: lease.giveBack && lease.request.keeps()})
 }
 
-// undo ends a lease that nobody has worked under. Called with the mutex.
-func (k *keeper) undo(lease *Lease, fate Reason) *ending {
-	lease.decide(fate)
-	lease.giveBack = true
-	return k.end(lease)
-}
-
 // endNow: the holder has stopped. Called with the mutex; nil is all leases.
 func (k *keeper) endNow(lease *Lease) {
 	for _, e := range k.endings {

@@ -32,7 +32,7 @@ type Lease struct {
 
 func newLease(l *Leases, r *request, token int64, since moment) *Lease {
 	lease := &Lease{claim: r.claim, leases: l, schema: r.schema, request: r, ttl: r.ttl, stopBefore: r.stopBefore, renews: r.renews,
-		ownOwner: r.ownOwner, onLost: r.onLost, over: make(chan struct{})}
+		ownOwner: r.ownOwner, onLost: r.onLost, over: make(chan struct{}), giveBack: true}
 	lease.token = token
 	lease.extend(since)
 	return lease
@@ -216,7 +216,6 @@ func (l *Lease) bound(ctx context.Context) (context.Context, context.CancelFunc)
 // and releases it.
 func (l *Lease) use(ctx context.Context, work func(context.Context, *Lease) error, retryFailed bool) (err error) {
 	bound, cancel := l.bound(ctx)
-	l.setGiveBack(retryFailed)
 	defer func() {
 		cancel()
 		lost := l.End()
@@ -224,15 +223,23 @@ func (l *Lease) use(ctx context.Context, work func(context.Context, *Lease) erro
 			err = lost
 		}
 	}()
-	err = work(bound, l)
-	if err == nil {
-		l.setGiveBack(false)
+	if _, err = l.take(retryFailed); err != nil {
+		return err
+	}
+	if err = work(bound, l); err == nil {
+		l.take(false)
 	}
 	return err
 }
 
-func (l *Lease) setGiveBack(on bool) {
+// take is for the caller, who works from now on, or has succeeded; not after Close,
+// which has given it back.
+func (l *Lease) take(giveBack bool) (*Lease, error) {
 	l.leases.mutex.Lock()
 	defer l.leases.mutex.Unlock()
-	l.giveBack = on
+	l.giveBack = giveBack
+	if l.fate == WasClosed {
+		return nil, &Closed{ofResource{l.resource}}
+	}
+	return l, nil
 }

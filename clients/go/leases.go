@@ -105,7 +105,7 @@ func (l *Leases) log(format string, args ...interface{}) {
 // lease is released all the same, for at most 5 seconds.
 func (l *Leases) Hold(ctx context.Context, resource string, ttl time.Duration,
 	work func(ctx context.Context, lease *Lease) error, options ...Option) error {
-	lease, err := l.Acquire(ctx, resource, ttl, options...)
+	lease, err := l.acquire(ctx, resource, ttl, options)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (l *Leases) TryHold(ctx context.Context, resource string, ttl time.Duration
 
 func (l *Leases) try(ctx context.Context, resource string, ttl time.Duration,
 	work func(ctx context.Context, lease *Lease) error, options []Option) (bool, error) {
-	lease, err := l.Acquire(ctx, resource, ttl, append(options, Wait(0))...)
+	lease, err := l.acquire(ctx, resource, ttl, append(options, Wait(0)))
 	if taken := (*LeaseTaken)(nil); errors.As(err, &taken) {
 		return false, nil
 	}
@@ -145,7 +145,7 @@ func (l *Leases) Once(ctx context.Context, name string, period, ttl time.Duratio
 func (l *Leases) Elect(ctx context.Context, resource string, ttl time.Duration,
 	run func(ctx context.Context, lease *Lease) error, options ...Option) error {
 	for {
-		lease, err := l.Acquire(ctx, resource, ttl, append(options, Wait(ttl))...)
+		lease, err := l.acquire(ctx, resource, ttl, append(options, Wait(ttl)))
 		if err == nil {
 			err = lease.use(ctx, run, false)
 			var lost *LeaseLost
@@ -176,6 +176,14 @@ func (l *Leases) Elect(ctx context.Context, resource string, ttl time.Duration,
 // Acquire returns a lease that is to be released, by End or Release. The errors are
 // those of Hold. The end of ctx ends the wait, but not the lease.
 func (l *Leases) Acquire(ctx context.Context, resource string, ttl time.Duration, options ...Option) (*Lease, error) {
+	lease, err := l.acquire(ctx, resource, ttl, options)
+	if err != nil {
+		return nil, err
+	}
+	return lease.take(false)
+}
+
+func (l *Leases) acquire(ctx context.Context, resource string, ttl time.Duration, options []Option) (*Lease, error) {
 	r, err := l.newRequest(resource, ttl, options)
 	if err != nil {
 		return nil, err
@@ -218,7 +226,8 @@ func (l *Leases) keep(lease *Lease) bool {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	if l.isClosed() {
-		l.keeper.undo(lease, WasClosed)
+		lease.decide(WasClosed)
+		l.keeper.end(lease)
 		return false
 	}
 	l.keeper.held[lease] = true

@@ -19,6 +19,11 @@ const OPTIONS = new Set([
   'ttl', 'wait', 'stopBefore', 'renew', 'mode', 'permits', 'minHold', 'payload', 'ifOwn', 'owner', 'onLost', 'signal',
 ])
 
+const nullIfTaken = (error) => {
+  if (error instanceof LeaseTaken) return null
+  throw error
+}
+
 const newOwner = () => `${os.hostname()}:${process.pid}:${randomUUID()}`
 
 // What all leases of a Leases share. It does not refer to that, so that one that nobody closed is noticed.
@@ -86,16 +91,10 @@ class Core {
     return ending
   }
 
-  // Nobody has worked under it.
-  undo(kept) {
-    kept.givesBack = true
-    this.release(kept)
-  }
-
   // Release what a request may have been granted, whose answer nobody waits for any longer.
   forget(request, abandoned) {
     const until = now() + request.ttl + Math.min(request.wait ?? 0, 3_600_000)
-    this.keeper.end(new Ending(request, { until, abandoned, givesBack: true }))
+    this.keeper.end(new Ending(request, { until, abandoned }))
   }
 
   get counts() {
@@ -147,10 +146,11 @@ export class Leases {
     return work === undefined ? lease : this.#workUnder(lease, () => work(lease, lease.signal))
   }
 
-  async #acquire(resource, options) {
+  async #acquire(resource, options, givesBack = false) {
     const request = this.#newRequest(resource, options)
     this.#core.used = true
     const kept = await this.#core.requests.acquire(request, options.signal)
+    kept.take(givesBack)
     return new Lease(this.#core, kept, options.onLost)
   }
 
@@ -167,12 +167,7 @@ export class Leases {
   }
 
   async tryHold(resource, options = {}) {
-    try {
-      return await this.hold(resource, { ...options, wait: 0 })
-    } catch (error) {
-      if (error instanceof LeaseTaken) return null
-      throw error
-    }
+    return this.hold(resource, { ...options, wait: 0 }).catch(nullIfTaken)
   }
 
   // Run run(lease, signal) whenever this is the leader, until it returns while it still is. undefined after close().
@@ -203,12 +198,11 @@ export class Leases {
   once(name, { period, retryFailed = false, ...options }, job) {
     return async (...args) => {
       const ttl = Math.min(period, 30_000)
-      const lease = await this.tryHold(name, { ttl, ...options, minHold: period })
+      const lease = await this.#acquire(name, { ttl, ...options, minHold: period, wait: 0 }, retryFailed).catch(nullIfTaken)
       if (lease === null) return undefined
-      lease._givesBack(retryFailed)
       return this.#workUnder(lease, async () => {
         const result = await job(lease, lease.signal, ...args)
-        lease._givesBack(false)
+        lease._succeeded()
         return result
       })
     }

@@ -11,7 +11,7 @@
 
 import { setMaxListeners } from 'node:events'
 import { now, PATIENCE } from './clock.js'
-import { actionAfter, LeaseLost, MOVED, OutcomeUnknown, Unconfirmed } from './errors.js'
+import { actionAfter, Closed, LeaseLost, MOVED, OutcomeUnknown, Unconfirmed } from './errors.js'
 import { endStatement, renewStatement } from './statements.js'
 
 // Parts of the time until a lease is given up: when to renew, what else is renewed with it. Part of the ttl: how long a
@@ -255,7 +255,7 @@ export class Kept {
   onLost = null
   doubtful = false // a request with the same owner got no answer
   ended = false // the keeper has been told to end it
-  givesBack = false // at its end it is not kept for its minHold: nobody has worked, or the work has not succeeded
+  givesBack = true // at its end it is not kept for its minHold: nobody has worked, or the work has not succeeded
   told = null // the lease, if somebody is told of its loss: it is in use even if nobody refers to it
 
   constructor(request, token, granted, hooks) {
@@ -306,6 +306,12 @@ export class Kept {
     this.renewAt = now() + Math.min(this.ttl / 30, 1000)
   }
 
+  // By its caller, who works from now on; not after close(), which has given it back.
+  take(givesBack) {
+    this.givesBack = givesBack
+    if (this.reason === 'closed') throw new Closed()
+  }
+
   // False if it is lost, or was released before.
   leave() {
     const { held } = this
@@ -348,7 +354,7 @@ export class Ending {
 
   // Of a lease that is kept, or of what a request may have been granted; that is over at a time. A hold of several is
   // never kept for its minHold.
-  constructor(lease, { until = null, givesBack = false, abandoned = null } = {}) {
+  constructor(lease, { until = null, givesBack = true, abandoned = null } = {}) {
     this.lease = lease
     this.resource = lease.resource
     this.owner = lease.owner

@@ -95,9 +95,8 @@ export class Lease {
     return result === 'over' ? false : result
   }
 
-  // Whether it is not kept for its minHold when it ends now.
-  _givesBack(on) {
-    this.#kept.givesBack = on
+  _succeeded() {
+    this.#kept.givesBack = false
   }
 
   // The end of a block: an error if the lease was lost, but not if it is released late.

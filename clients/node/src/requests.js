@@ -60,7 +60,7 @@ export class Requests {
     try {
       return await within(flow.ended, Infinity, null, call.signal)
     } catch (error) {
-      if (call.signal.aborted) flow.ended.then((lease) => this.#core.undo(lease), () => {})
+      if (call.signal.aborted) flow.ended.then((lease) => this.#core.release(lease), () => {})
       throw call.signal.aborted && this.#core.closing.aborted ? new Closed() : error
     } finally {
       call.end()
@@ -234,7 +234,7 @@ export class Requests {
   // A grant that a failover may forget is none. What was asked meanwhile would be told of the grant that ends.
   async #undo(request, row, state) {
     if (row?.granted !== 't') return
-    const ending = this.#core.keeper.end(new Ending({ ...request, token: BigInt(row.token) }, { until: now() + request.ttl, givesBack: true }))
+    const ending = this.#core.keeper.end(new Ending({ ...request, token: BigInt(row.token) }, { until: now() + request.ttl }))
     await within(ending.done, state.end - now(), () => new Error('no answer in time')).catch(() => {})
   }
 

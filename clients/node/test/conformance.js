@@ -81,6 +81,13 @@ function acquire({ client, lease: name, resource, options: given }, signal, how)
   })
 }
 
+// A call lets go of its signal when it has its lease, and before its caller has that.
+function closingAtGrant(client) {
+  const { signal } = new AbortController()
+  signal.removeEventListener = () => { clients.get(client).close() }
+  return signal
+}
+
 const aborted = (signal) => new Promise((resolve) => signal.addEventListener('abort', resolve))
 
 const commands = {
@@ -116,15 +123,17 @@ const commands = {
     return rows
   }, { signal }),
 
-  elect: ({ id, client, resource, options: given, fail }, { signal, gate }) =>
-    clients.get(client).elect(resource, { ...options(given), signal }, async (lease, lost) => {
+  elect: ({ id, client, resource, options: given, fail, closed }, { signal, gate }) =>
+    clients.get(client).elect(resource, { ...options(given), signal: closed ? closingAtGrant(client) : signal }, async (lease, lost) => {
       write({ event: 'elected', id, token: lease.token })
       await Promise.race([gate, aborted(lost), aborted(signal)])
       if (fail && lost.aborted) throw new Failed()
     }).then(() => null),
 
-  once: ({ id, client, resource, period, options: given, fail, lasts }, { signal }) =>
-    clients.get(client).once(resource, { period: milliseconds(period), ...options(given), signal }, async (lease, lost) => {
+  once: ({ id, client, resource, period, options: given, fail, lasts, closed }, { signal }) =>
+    clients.get(client).once(resource, {
+      period: milliseconds(period), ...options(given), signal: closed ? closingAtGrant(client) : signal,
+    }, async (lease, lost) => {
       if (lasts) {
         write({ event: 'began', id })
         await aborted(lost)

@@ -240,7 +240,7 @@ class AsyncLeases:
         return _Holding(self._hold(request, on_lost, cancel))
 
     async def _hold(self, request: Request, on_lost: Optional[Callable[[AsyncLease], Any]],
-                    cancel: Optional[Cancel]) -> AsyncLease:
+                    cancel: Optional[Cancel], give_back: bool = False) -> AsyncLease:
         lost = asyncio.Event()
         outcome, loop = LoopOutcome(), asyncio.get_running_loop()
         call = Call(request, outcome, functools.partial(AsyncLease, self, lost, on_lost, loop), _setter(lost, loop))
@@ -249,13 +249,15 @@ class AsyncLeases:
             self._core.submit(call)
             if cancel is not None:
                 cancel._add(end)
-            return await outcome.wait()     # type: ignore[no-any-return]
+            lease: AsyncLease = await outcome.wait()
         except BaseException:
             self._core.abandon(call)
             raise
         finally:
             if cancel is not None:
                 cancel._remove(end)
+        lease._record.take(give_back)
+        return lease
 
     async def try_hold(self, resource: str, ttl: Seconds = 30, *, on_lost: Optional[Callable[[AsyncLease], Any]] = None,
                        **options: Unpack[Options]) -> Optional[AsyncLease]:
@@ -297,7 +299,8 @@ class AsyncLeases:
             # sync: del lease     # else it is referred to while this waits
         return None
 
-    def once(self, name: str, period: Seconds, ttl: Seconds = 30, retry_failed: bool = False,
+    def once(self, name: str, period: Seconds, ttl: Seconds = 30, retry_failed: bool = False, *,
+             on_lost: Optional[Callable[[AsyncLease], Any]] = None, cancel: Optional[Cancel] = None,
              **options: Unpack[Options]) -> Callable[[Callable[..., Awaitable[T]]], Callable[..., Any]]:
         """Decorator of a job that runs once in a period, whichever host starts it. Its first argument is the lease.
 
@@ -309,11 +312,12 @@ class AsyncLeases:
         def decorate(job: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[Optional[T]]]:
             @functools.wraps(job)
             async def run(*args: Any, **kwargs: Any) -> Optional[T]:
-                lease = await self.try_hold(name, ttl, **options)
-                if lease is None:
+                request = make_request(self._core.owner, name, ttl, 0, **options)
+                try:
+                    lease = await self._hold(request, on_lost, cancel, give_back=retry_failed)
+                except LeaseTaken:
                     return None
                 async with lease:
-                    lease._record.give_back = retry_failed
                     result = await job(lease, *args, **kwargs)
                     lease._record.give_back = False
                     return result

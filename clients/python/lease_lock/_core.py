@@ -201,7 +201,7 @@ class Core:
                         request.resource)
             call.last = lambda: psycopg.OperationalError("the synchronous standby did not confirm the grant")
             call.undoing = True     # whatever was asked meanwhile would be told of the grant that ends
-            self.keeper.undo(record, lambda: self._undone(call))
+            self.keeper.end(record, None, lambda: self._undone(call))
         elif request.own_owner and now() >= since + request.ttl / 2 and not call.outcome.decided:
             # It took so long that the lease is nearly over: ask for it again.
             call.unanswered += 1
@@ -228,7 +228,7 @@ class Core:
         if call.outcome.give(lease):
             self.event("granted", record.resource)
         else:
-            self.keeper.undo(record)
+            self.keeper.end(record, None)
 
     def _failed(self, call: Call, error: BaseException, sent: bool) -> None:
         what = sort(error, sent)
@@ -279,7 +279,7 @@ class Core:
         elif not call.outcome.give(error=error):
             return
         if call.record is not None:
-            self.keeper.undo(call.record)
+            self.keeper.end(call.record, None)
         if call.link is not None and call.waits:
             call.link.cut()
         elif call.link is None:

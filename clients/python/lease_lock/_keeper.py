@@ -14,7 +14,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ._errors import BROKEN, CLOSED, EXPIRED, NOT_AGAIN, RELEASED, TAKEN_OVER, UNKNOWN, LeaseLost, OutcomeUnknown, sort
+from ._errors import BROKEN, CLOSED, EXPIRED, NOT_AGAIN, RELEASED, TAKEN_OVER, UNKNOWN, Closed, LeaseLost, OutcomeUnknown, sort
 from ._link import Answer, Link
 from ._loop import Alarm, First, log, now, start_thread
 from ._outcome import Outcome
@@ -45,7 +45,7 @@ class Record:
         self._decided = First()
         self.inherited = False
         self.contended: Optional[bool] = None
-        self.give_back = False  # at its end it is not kept for its min_hold: nobody has worked, or the work has not succeeded
+        self.give_back = True   # at its end it is not kept for its min_hold: nobody has worked, or the work has not succeeded
         self.doubtful_until = 0.0   # another copy of its request may arrive
         self.alone = False      # renewed apart from others, since its row is locked
         self.lease: Callable[[], Any] = lambda: None     # a weak reference
@@ -74,6 +74,12 @@ class Record:
             self.alarm.cancel()
         return True
 
+    def take(self, give_back: bool) -> None:
+        """By its caller, who works from now on; not after close(), which has given it back."""
+        self.give_back = give_back
+        if self.fate == CLOSED:
+            raise Closed("leases are closed", self.resource)
+
     def loss(self) -> LeaseLost:
         text = "it belongs to the parent process" if self.inherited else None
         return LeaseLost(self.resource, self.fate or EXPIRED, text)
@@ -89,9 +95,10 @@ class Record:
 class End:
     """A lease, or what a request may have been granted, that is to be released."""
 
-    def __init__(self, request: Request, token: Optional[int], give_back: bool) -> None:
-        self.request, self.resource, self.owner, self.token = request, request.resource, request.owner, token
-        self.give_back = give_back and request.keeps
+    def __init__(self, request: Request, record: Optional[Record] = None) -> None:
+        self.request, self.resource, self.owner, self.record = request, request.resource, request.owner, record
+        self.token = None if record is None else record.token
+        self.give_back = request.keeps and (record is None or record.give_back)
         self.due = now()
         self.pause = 0.05
         self.held = True        # as far as is known here
@@ -100,7 +107,6 @@ class End:
         self.sure_at = 0.0      # an answer counts from then on
         self.copies = 1         # of the request: more releases than that do not come
         self.over = 0.0         # without a record
-        self.record: Optional[Record] = None
         self.outcome: Optional[Outcome] = None
         self.then: Optional[Callable[[], None]] = None
         self.warned = False
@@ -190,11 +196,6 @@ class Keeper:
         if then is not None:
             then()
 
-    def undo(self, record: Record, then: Optional[Callable[[], None]] = None) -> None:
-        """Nobody has worked under it."""
-        record.give_back = True
-        self.end(record, None, then)
-
     def _end_now(self, ends: list[End]) -> None:
         for end in ends:
             end.due = min(end.due, now())
@@ -202,9 +203,8 @@ class Keeper:
 
     def _end(self, record: Record, outcome: Optional[Outcome], then: Optional[Callable[[], None]] = None,
              due: float = 0) -> None:
-        end = End(record.request, record.token, record.give_back)
-        end.record, end.repeats, end.due = record, record.own_owner, max(end.due, due)
-        end.held, end.then = record.fate == RELEASED, then
+        end = End(record.request, record)
+        end.repeats, end.due, end.held, end.then = record.own_owner, max(end.due, due), record.fate == RELEASED, then
         if outcome is not None:
             end.outcome = outcome
             self._loop.at(min(now() + PATIENCE, record.ends), partial(self._too_late, end))
@@ -212,7 +212,7 @@ class Keeper:
 
     def forget(self, request: Request, copies: int) -> None:
         """An owner whose request has no answer. It may be granted the lease after this client has looked."""
-        end = End(request, None, True)
+        end = End(request)
         end.held, end.copies, end.over, end.sure_at = False, copies, now() + max(request.ttl, LOOK_AFTER), now() + LOOK_AFTER
         self._add_end(end)
 

@@ -205,7 +205,7 @@ class Leases:
         return self._hold(request, on_lost, cancel)
 
     def _hold(self, request: Request, on_lost: Optional[Callable[[Lease], Any]],
-                    cancel: Optional[Cancel]) -> Lease:
+                    cancel: Optional[Cancel], give_back: bool = False) -> Lease:
         lost = threading.Event()
         outcome, loop = ThreadOutcome(), None
         call = Call(request, outcome, functools.partial(Lease, self, lost, on_lost, loop), lost.set)
@@ -214,13 +214,15 @@ class Leases:
             self._core.submit(call)
             if cancel is not None:
                 cancel._add(end)
-            return outcome.wait()     # type: ignore[no-any-return]
+            lease: Lease = outcome.wait()
         except BaseException:
             self._core.abandon(call)
             raise
         finally:
             if cancel is not None:
                 cancel._remove(end)
+        lease._record.take(give_back)
+        return lease
 
     def try_hold(self, resource: str, ttl: Seconds = 30, *, on_lost: Optional[Callable[[Lease], Any]] = None,
                        **options: Unpack[Options]) -> Optional[Lease]:
@@ -262,7 +264,8 @@ class Leases:
             del lease     # else it is referred to while this waits
         return None
 
-    def once(self, name: str, period: Seconds, ttl: Seconds = 30, retry_failed: bool = False,
+    def once(self, name: str, period: Seconds, ttl: Seconds = 30, retry_failed: bool = False, *,
+             on_lost: Optional[Callable[[Lease], Any]] = None, cancel: Optional[Cancel] = None,
              **options: Unpack[Options]) -> Callable[[Callable[..., T]], Callable[..., Any]]:
         """Decorator of a job that runs once in a period, whichever host starts it. Its first argument is the lease.
 
@@ -274,11 +277,12 @@ class Leases:
         def decorate(job: Callable[..., T]) -> Callable[..., Optional[T]]:
             @functools.wraps(job)
             def run(*args: Any, **kwargs: Any) -> Optional[T]:
-                lease = self.try_hold(name, ttl, **options)
-                if lease is None:
+                request = make_request(self._core.owner, name, ttl, 0, **options)
+                try:
+                    lease = self._hold(request, on_lost, cancel, give_back=retry_failed)
+                except LeaseTaken:
                     return None
                 with lease:
-                    lease._record.give_back = retry_failed
                     result = job(lease, *args, **kwargs)
                     lease._record.give_back = False
                     return result

@@ -42,6 +42,7 @@ type command struct {
 	Period     float64         `json:"period"`
 	Fail       bool            `json:"fail"`
 	Lasts      bool            `json:"lasts"`
+	Closed     bool            `json:"closed"`
 	Of         json.RawMessage `json:"of"`
 	Timeout    float64         `json:"timeout"`
 	Number     int             `json:"number"`
@@ -325,7 +326,7 @@ func (p *program) transaction(ctx context.Context, c *command) (result interface
 func (p *program) elect(ctx context.Context, c *command) error {
 	c.Lease = ""
 	ttl, options := p.options(c)
-	return p.client(c).Elect(ctx, c.Resource, ttl, func(ctx context.Context, lease *leaselock.Lease) error {
+	return p.client(c).Elect(p.contextOfJob(ctx, c), c.Resource, ttl, func(ctx context.Context, lease *leaselock.Lease) error {
 		p.write(object{"event": "elected", "id": c.ID, "token": lease.Token()})
 		select {
 		case <-p.gate(c.ID):
@@ -339,10 +340,31 @@ func (p *program) elect(ctx context.Context, c *command) error {
 	}, options...)
 }
 
+// closesAtGrant is asked for Done when a call begins, and when it has its lease: before
+// its caller has that.
+type closesAtGrant struct {
+	context.Context
+	client *leaselock.Leases
+}
+
+func (ctx closesAtGrant) Done() <-chan struct{} {
+	if held, _, _ := ctx.client.Counts(); held > 0 {
+		ctx.client.Close(context.Background())
+	}
+	return ctx.Context.Done()
+}
+
+func (p *program) contextOfJob(ctx context.Context, c *command) context.Context {
+	if c.Closed {
+		return closesAtGrant{ctx, p.client(c)}
+	}
+	return ctx
+}
+
 func (p *program) once(ctx context.Context, c *command) (bool, error) {
 	c.Lease = ""
 	ttl, options := p.options(c)
-	return p.client(c).Once(ctx, c.Resource, seconds(c.Period), ttl, func(_ context.Context, lease *leaselock.Lease) error {
+	return p.client(c).Once(p.contextOfJob(ctx, c), c.Resource, seconds(c.Period), ttl, func(_ context.Context, lease *leaselock.Lease) error {
 		if c.Lasts {
 			p.write(object{"event": "began", "id": c.ID})
 			<-lease.Lost()

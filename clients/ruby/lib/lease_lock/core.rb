@@ -20,9 +20,9 @@ module LeaseLock
 
     # By the caller
 
-    def take
+    def take(give_back)
       @core.submit(self)
-      @outcome.wait
+      @outcome.wait.tap { @record.take(give_back) }
     end
 
     # Whatever becomes of it, nobody takes its lease.
@@ -210,7 +210,7 @@ module LeaseLock
         @logger.warn("lease on \"#{record.resource}\" was granted, but the synchronous standby did not confirm it: asking again")
         call.last = -> { PG::ConnectionBad.new("the synchronous standby did not confirm the grant") }
         call.undoing = true # whatever was asked meanwhile would be told of the grant that ends
-        @keeper.undo(record) do
+        @keeper.finish(record, nil) do
           call.undoing = false
           again(call)
         end
@@ -232,7 +232,7 @@ module LeaseLock
       lease = call.make_lease
       ObjectSpace.define_finalizer(lease, Core.finalizer(self, record))
       @keeper.add(record)
-      @keeper.undo(record) unless call.outcome.give(lease)
+      @keeper.finish(record, nil) unless call.outcome.give(lease)
     end
 
     # Must not refer to the lease. A finalizer may run in any thread, in the middle of anything.
@@ -293,7 +293,7 @@ module LeaseLock
       elsif !call.outcome.give(error: error)
         return
       end
-      @keeper.undo(call.record) if call.record
+      @keeper.finish(call.record, nil) if call.record
       if call.link.nil?
         forget(call)
       elsif call.waits

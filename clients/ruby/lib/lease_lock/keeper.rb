@@ -19,7 +19,7 @@ module LeaseLock
       @ttl, @stop_before, @renew, @schema = request.ttl, request.stop_before, request.renew, request.schema
       @own_owner = request.own_owner
       @over = 0.0 # it has certainly ended at the server, whatever became of a renewal without an answer
-      @guards, @lost = [], Outcome.new
+      @guards, @lost, @give_back = [], Outcome.new, true
       extend_from(since)
     end
 
@@ -55,6 +55,12 @@ module LeaseLock
       true
     end
 
+    # By its caller, who works from now on; not after close, which has given it back.
+    def take(give_back)
+      @give_back = give_back
+      raise Closed.new("leases are closed", @resource) if @fate == :closed
+    end
+
     # After a release that found the lease gone.
     def correct(fate)
       @fate = fate
@@ -67,13 +73,13 @@ module LeaseLock
 
   # A lease, or what a request may have been granted, that is to be released.
   class Ending
-    attr_reader :request, :resource, :owner, :token, :give_back, :pause
-    attr_accessor :due, :held, :unanswered, :alone, :sure_at, :copies, :record, :outcome, :after, :warned, :repeats
+    attr_reader :request, :resource, :owner, :token, :record, :give_back, :pause
+    attr_accessor :due, :held, :unanswered, :alone, :sure_at, :copies, :outcome, :after, :warned, :repeats
     attr_writer :over
 
-    def initialize(request, token, give_back)
-      @request, @resource, @owner, @token = request, request.resource, request.owner, token
-      @give_back = give_back && request.keeps?
+    def initialize(request, record = nil)
+      @request, @resource, @owner, @record, @token = request, request.resource, request.owner, record, record&.token
+      @give_back = request.keeps? && (record.nil? || record.give_back)
       @due, @pause, @held, @sure_at = LeaseLock.now, 0.05, true, 0.0
       @repeats = true # a second release ends nothing but this lease
       @copies = 1 # of the request: more releases than that do not come
@@ -146,15 +152,9 @@ module LeaseLock
       after&.call
     end
 
-    # Nobody has worked under it.
-    def undo(record, &after)
-      record.give_back = true
-      finish(record, nil, &after)
-    end
-
     # An owner whose request has no answer. It may be granted the lease after this client has looked.
     def forget(request, copies)
-      ending = Ending.new(request, nil, true)
+      ending = Ending.new(request)
       ending.held, ending.copies = false, copies
       ending.sure_at = LeaseLock.now + LOOK_AFTER
       ending.over = LeaseLock.now + [request.ttl, LOOK_AFTER].max
@@ -199,9 +199,9 @@ module LeaseLock
     end
 
     def end_lease(record, outcome, due: 0.0, &after)
-      ending = Ending.new(record.request, record.token, record.give_back)
+      ending = Ending.new(record.request, record)
       ending.repeats, ending.due = record.own_owner, [ending.due, due].max
-      ending.record, ending.held, ending.after = record, record.fate == :released, after
+      ending.held, ending.after = record.fate == :released, after
       if outcome
         ending.outcome = outcome
         @loop.at([LeaseLock.now + PATIENCE, record.ends].min) { too_late(ending) }

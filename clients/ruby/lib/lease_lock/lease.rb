@@ -73,11 +73,9 @@ module LeaseLock
       @record.fate
     end
 
-    # Whether it is kept for its min_hold when it ends now.
-    #
     # @api private
-    def give_back=(value)
-      @record.give_back = value
+    def succeeded
+      @record.give_back = false
     end
 
     # The end of a block: finished unless it raised the failure, threw or was killed.

@@ -124,11 +124,10 @@ module LeaseLock
 
     # In one frame, so that it is known what to end, wherever Thread#raise, Thread#kill or Timeout interrupt it.
     def run(call, nil_if_taken: false, give_back: false)
-      lease = call.take
+      lease = call.take(give_back)
       return lease.tap { call = nil } unless block_given?
-      lease.give_back = give_back
       result = yield lease
-      lease.give_back = false
+      lease.succeeded
       finished = true
       result
     rescue Exception => e # rubocop:disable Lint/RescueException -- it is only noted
@@ -142,7 +141,7 @@ module LeaseLock
 
     def stands_again?(call, error)
       if call.record
-        error.is_a?(LeaseLost) && error.resource == call.request.resource && error.reason != :released
+        (error.is_a?(Closed) || (error.is_a?(LeaseLost) && error.reason != :released)) && error.resource == call.request.resource
       else
         error.is_a?(LeaseTaken) || error.is_a?(Closed) || Sorting.sort(error, true) != "not again"
       end

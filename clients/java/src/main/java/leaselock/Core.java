@@ -75,7 +75,7 @@ final class Core {
 
     CompletableFuture<Boolean> finish(Record record) {
         CompletableFuture<Boolean> outcome = new CompletableFuture<>();
-        loop.soon(() -> keeper.finish(record, outcome));
+        loop.soon(() -> keeper.finish(record, outcome, () -> { }));
         return outcome;
     }
 
@@ -222,7 +222,7 @@ final class Core {
             Loop.warn("lease on \"" + call.request.resource + "\" was granted, but the synchronous standby did not confirm it: asking again");
             call.last = () -> Errors.late("the synchronous standby did not confirm the grant");
             call.undoing = true; // whatever was asked meanwhile would be told of the grant that ends
-            keeper.undo(record, () -> {
+            keeper.finish(record, new CompletableFuture<>(), () -> {
                 call.undoing = false;
                 again(call);
             });
@@ -237,7 +237,7 @@ final class Core {
             record.doubtfulUntil = call.request.ownOwner ? call.doubtfulUntil : 0;
             keeper.add(record);
             if (!call.outcome.complete(record)) {
-                keeper.undo(record, () -> { });
+                keeper.finish(record, new CompletableFuture<>(), () -> { });
             }
         }
     }
@@ -302,7 +302,7 @@ final class Core {
     void abandon(Call call, Exception error) {
         call.outcome.completeExceptionally(error);
         if (call.record != null) {
-            keeper.undo(call.record, () -> { });
+            keeper.finish(call.record, new CompletableFuture<>(), () -> { });
         }
         if (call.link == null) {
             forget(call);

@@ -21,10 +21,10 @@ final class Ending {
 
     private long pause = Clock.SECOND / 20;
 
-    Ending(Request request, Record record, boolean giveBack) {
+    Ending(Request request, Record record) {
         this.request = request;
         this.record = record;
-        this.giveBack = giveBack && request.keeps();
+        giveBack = request.keeps() && (record == null || record.giveBack);
         token = record == null ? null : record.token;
     }
 

@@ -85,17 +85,7 @@ final class Keeper {
     }
 
     /** The outcome is true if the server gave it back, or false if it was not held any longer. */
-    void finish(Record record, CompletableFuture<Boolean> outcome) {
-        finish(record, outcome, () -> { });
-    }
-
-    /** Nobody has worked under it. */
-    void undo(Record record, Runnable after) {
-        record.giveBack = true;
-        finish(record, new CompletableFuture<>(), after);
-    }
-
-    private void finish(Record record, CompletableFuture<Boolean> outcome, Runnable after) {
+    void finish(Record record, CompletableFuture<Boolean> outcome, Runnable after) {
         if (record.deadline <= Clock.now()) {
             watch(record); // its alarm is late
         }
@@ -122,7 +112,7 @@ final class Keeper {
 
     /** An owner whose request has no answer. It may be granted the lease after this client has looked. */
     void forget(Request request, int copies) {
-        Ending ending = new Ending(request, null, true);
+        Ending ending = new Ending(request, null);
         ending.copies = copies;
         ending.over = Clock.after(Clock.now(), Math.max(request.ttl, LOOK_AFTER));
         ending.sureAt = Clock.now() + LOOK_AFTER;
@@ -148,7 +138,7 @@ final class Keeper {
     }
 
     private Ending end(Record record, CompletableFuture<Boolean> outcome, long due) {
-        Ending ending = new Ending(record.request, record, record.giveBack);
+        Ending ending = new Ending(record.request, record);
         ending.held = record.fate == Reason.RELEASED;
         ending.due = Math.max(ending.due, due);
         ending.outcome = outcome;

@@ -82,7 +82,12 @@ public final class Leases implements AutoCloseable {
      * @throws InterruptedException the thread was interrupted; the request is withdrawn in the background
      */
     public Lease hold(String resource, Duration ttl, Options options) throws SQLException, InterruptedException {
+        return hold(resource, ttl, options, false);
+    }
+
+    private Lease hold(String resource, Duration ttl, Options options, boolean giveBack) throws SQLException, InterruptedException {
         Record record = new Call(new Request(resource, ttl, options, core.owner)).take(core);
+        record.take(giveBack);
         Lease lease = new Lease(core, record);
         register(lease, core, record);
         return lease;
@@ -166,11 +171,13 @@ public final class Leases implements AutoCloseable {
      */
     public <X extends Exception> boolean once(String name, Duration period, Duration ttl, Options options, Job<X> job)
             throws SQLException, InterruptedException, X {
-        Lease lease = tryHold(name, ttl.compareTo(period) < 0 ? ttl : period, new Options(options).minHold(period));
-        if (lease == null) {
+        Lease lease;
+        try {
+            Options all = new Options(options).minHold(period).waitFor(Duration.ZERO);
+            lease = hold(name, ttl.compareTo(period) < 0 ? ttl : period, all, options.retryFailed);
+        } catch (LeaseTaken e) {
             return false;
         }
-        lease.record.giveBack = options.retryFailed;
         try {
             job.run(lease);
         } catch (Throwable e) {

@@ -16,7 +16,7 @@ final class Record {
     volatile long deadline; // then the holder must have stopped
     volatile Reason fate;   // null while it is held
     volatile Boolean contended;
-    volatile boolean giveBack; // at its end it is not kept for its min_hold: nobody has worked, or the work has not succeeded
+    volatile boolean giveBack = true; // at its end it is not kept for its min_hold: nobody has worked, or the work has not succeeded
 
     // Of the loop.
     final Set<Guard> guards = new HashSet<>();
@@ -58,6 +58,14 @@ final class Record {
             alarm.cancel();
         }
         return true;
+    }
+
+    /** By its caller, who works from now on; not after close, which has given it back. */
+    void take(boolean mayBeGivenBack) {
+        giveBack = mayBeGivenBack;
+        if (fate == Reason.CLOSED) {
+            throw new Closed(request.resource);
+        }
     }
 
     LeaseLost loss(Throwable cause) {

@@ -186,6 +186,9 @@ final class Conformance {
     }
 
     private Leases client(Map<String, Object> args) {
+        if (args.containsKey("closed")) {
+            throw new Unsupported("closed: in Tests.java");
+        }
         return clients.get(args.get("client"));
     }
 

@@ -283,6 +283,14 @@ public final class Tests {
         check(!isHeld("leader"));
     }
 
+    public void aLeaseThatItsCallerHasNotTakenIsGivenBack() throws Exception {
+        Core core = new Core(Source.of(URL));
+        Record record = new leaselock.Call(new Request("r", HOUR, new Options().minHold(HOUR), core.owner)).take(core);
+        same(List.of(), core.close(LONG * Clock.SECOND).get());
+        check(leases.tryHold("r", HOUR) != null);
+        fails(Closed.class, () -> record.take(false));
+    }
+
     // Locks
 
     public void aLockExcludesThreadsAndOtherProcesses() throws Exception {
