@@ -4,6 +4,7 @@ LEASES_INTERRUPTS says how often each call is interrupted.
 """
 
 import os
+import queue
 import random
 import time
 
@@ -66,6 +67,23 @@ def interrupt(program, server, call, resource, after):
     if call == "transaction" or (not failed and answer and call in ("hold", "hold after a wait", "try")):
         assert program("release", lease=resource) is True
     return failed
+
+
+def test_an_interrupted_request_for_a_counted_lease_leaves_no_count(program, server, proxy):
+    """The server gets it afterwards. Nobody could end what has no answer: the owner has other holds."""
+    program.open(server.dsn(proxy.port))
+    program.hold("again", "x", ttl=3600, if_own="count")
+    interrupted, asked = [], queue.Queue()
+
+    def interrupt():
+        command = asked.get(timeout=LONG)
+        program("interrupt", of=command.id)
+        interrupted.append(command.error().name)
+    proxy.on("lease_request", interrupt)
+    asked.put(program.start_hold("again", "y", ttl=3600, if_own="count"))
+    wait_until(lambda: interrupted == ["Interrupted"])
+    assert program("release", lease="x") is True
+    wait_until(lambda: not server.is_held("again"))
 
 
 @pytest.mark.parametrize("beside", ["a hold", "a wait"])

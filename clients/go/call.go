@@ -19,7 +19,8 @@ func pauseAfter(failures int) time.Duration {
 	return 50 * time.Millisecond << failures
 }
 
-// A call is one Acquire. It runs in the goroutine of the caller.
+// A call is one Acquire. It runs in a goroutine of its own, and ends what it is granted
+// when its caller does not wait any longer.
 type call struct {
 	leases        *Leases
 	request       *request
@@ -30,6 +31,8 @@ type call struct {
 	failures      int
 	last          error // what it returns when the time is over
 	refused       moment
+	lease         *Lease // what becomes of it
+	err           error
 }
 
 func newCall(l *Leases, r *request) *call {
@@ -127,8 +130,11 @@ func (c *call) await(ctx context.Context) (lease *Lease, done bool, err error) {
 func (c *call) ask(ctx context.Context, used *link, until moment) (lease *Lease, done bool, err error) {
 	asking, connecting, limit := ctx, patience, forever
 	if until == 0 {
+		if !c.request.ownOwner {
+			asking = context.Background() // of a try that is cut off, nobody could end the hold
+		}
 		var cancel context.CancelFunc
-		asking, cancel = context.WithTimeout(ctx, patience) // for all of it
+		asking, cancel = context.WithTimeout(asking, patience) // for all of it
 		defer cancel()
 	} else {
 		connecting = shorter(patience, c.limit.left())

@@ -195,21 +195,31 @@ func (l *Leases) acquire(ctx context.Context, resource string, ttl time.Duration
 	}
 	l.calls.Add(1)
 	l.mutex.Unlock()
-	defer l.calls.Done()
 	bound, cancel := context.WithCancel(ctx)
 	defer cancel()
+	c, done := newCall(l, r), make(chan struct{})
 	go func() {
+		defer l.calls.Done()
+		c.lease, c.err = c.run(bound)
 		select {
-		case <-l.closing:
-			cancel()
+		case done <- struct{}{}:
 		case <-bound.Done():
+			if c.lease != nil {
+				c.lease.startRelease()
+			}
 		}
 	}()
-	lease, err := newCall(l, r).run(bound)
-	if err != nil && l.isClosed() {
+	select {
+	case <-done:
+	case <-l.closing:
+		return nil, &Closed{ofResource{resource}}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if c.err != nil && l.isClosed() {
 		return nil, &Closed{ofResource{resource}}
 	}
-	return lease, err
+	return c.lease, c.err
 }
 
 func (l *Leases) isClosed() bool {
