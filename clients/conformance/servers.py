@@ -185,7 +185,7 @@ class Proxy:
         self.delay = {"request": 0, "answer": 0}
         self.mute_new = False
         self.trigger = None     # word, action
-        self.gone, self.muted = set(), set()       # sockets of clients
+        self.gone, self.muted, self.swallowed = set(), set(), set()       # sockets of clients
         self.seen = 0
         self.listener = socket.create_server(("127.0.0.1", at))
         self.port = self.listener.getsockname()[1]
@@ -222,6 +222,7 @@ class Proxy:
         try:
             while data := source.recv(65536):
                 if direction in self.swallow or client in self.muted:
+                    self.swallowed.add(client)
                     continue
                 time.sleep(self.delay[direction])
                 if direction == "request" and self.trigger and self.trigger[0] in data.lower():
