@@ -152,12 +152,18 @@ ok(!-e $policy, 'a policy that was left is removed');
 # A second run waits for the first.
 write_policy(undef);
 is(script(<<'RUNS'), "first\nsecond\n", 'one run installs at a time');
-	waits() { grep -q -- "-> FLOCK .*:$(stat -c %i "${policy_file%/*}") " /proc/locks; }
+	waiting=$(mktemp)
+	waits() { [[ -s $waiting ]] && grep -q '(flock) S' "/proc/$(<"$waiting")/stat"; }
 	apt_install() { until waits; do sleep 0.1; done; echo first; }
-	second() { apt_install() { echo second; }; install_without_services a --; }
+	second() {
+		flock() { command flock "$@" & echo "$!" >"$waiting"; wait "$!"; }
+		apt_install() { echo second; }
+		install_without_services a --
+	}
 	(until [[ -e $policy_file ]]; do sleep 0.1; done && second) &
 	install_without_services a --
 	wait $!
+	rm "$waiting"
 RUNS
 
 # The tests of a client are skipped, and say so, where its language is missing.
