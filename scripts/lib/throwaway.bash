@@ -192,4 +192,4 @@ server_wanted=${PG_CONFIG-}
 patience=${PG_TEST_TIMEOUT_DEFAULT-180}
 unset "${!PG@}" "${!LC_@}" LANGUAGE "${!MAKE@}" MFLAGS COPT CDPATH
 PG_CONFIG=$server_wanted
-export PG_TEST_TIMEOUT_DEFAULT=$patience
+export PG_TEST_TIMEOUT_DEFAULT=$patience PGCTLTIMEOUT=$patience
