@@ -140,10 +140,30 @@ check_table(Relation table)
 						 "too.")));
 }
 
+/* Refuse an index that cannot be maintained under a resource lock. */
+static void
+check_index(Relation table, Relation index)
+{
+	if (index->rd_index->indisexclusion)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
+				 errmsg("lock table \"%s\" has an exclusion constraint",
+						RelationGetRelationName(table)),
+				 errdetail("Its check may wait for other transactions."),
+				 errhint("Drop it, or replace it with a unique index.")));
+	/* If it is interrupted, it begins anew until the interrupt has been processed. */
+	if (index->rd_rel->relam == SPGIST_AM_OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
+				 errmsg("lock table \"%s\" has an SP-GiST index", RelationGetRelationName(table)),
+				 errdetail("An insertion into it would not end if it is interrupted."),
+				 errhint("Drop it, or replace it with an index of another type.")));
+}
+
 /*
- * Refuse indexes that would make writes wait for other transactions. A unique
- * index on a column that renewals change would make them conflict with
- * assertions.
+ * Refuse indexes that would make writes wait for other transactions, or never
+ * end. A unique index on a column that renewals change would make them conflict
+ * with assertions.
  */
 static void
 check_indexes(Relation table)
@@ -168,13 +188,7 @@ check_indexes(Relation table)
 	{
 		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
 
-		if (index->rd_index->indisexclusion)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
-					 errmsg("lock table \"%s\" has an exclusion constraint",
-							RelationGetRelationName(table)),
-					 errdetail("Its check may wait for other transactions."),
-					 errhint("Drop it, or replace it with a unique index.")));
+		check_index(table, index);
 		index_close(index, AccessShareLock);
 	}
 }

@@ -97,7 +97,8 @@ foreach (
 	[ 'unique index on what a renewal changes', 'CREATE UNIQUE INDEX u ON lease_lock (expires_at)', 'DROP INDEX u',
 		'lock table "lease_lock" has a unique index on column "expires_at".*HINT:  Drop the index' ],
 	[ 'exclusion constraint', 'ALTER TABLE lease_lock ADD CONSTRAINT c EXCLUDE (token WITH =)',
-		'ALTER TABLE lease_lock DROP CONSTRAINT c', 'lock table "lease_lock" has an exclusion constraint.*HINT:  Drop it' ])
+		'ALTER TABLE lease_lock DROP CONSTRAINT c', 'lock table "lease_lock" has an exclusion constraint.*HINT:  Drop it' ],
+	[ 'SP-GiST index', 'CREATE INDEX s ON lease_lock USING spgist (resource)', 'DROP INDEX s', 'lock table "lease_lock" has an SP-GiST index.*HINT:  Drop it' ])
 {
 	my ($what, $alter, $undo, $match) = @$_;
 
@@ -149,8 +150,7 @@ $psql->($_)
   'CREATE UNIQUE INDEX key_turned ON lease_lock (slot, resource)',
   'CREATE UNIQUE INDEX key_of_some ON lease_lock (resource) INCLUDE (owner) WHERE slot = 0',
   q{CREATE UNIQUE INDEX key_expression ON lease_lock ((resource || '/' || slot), lower(resource))},
-  'CREATE INDEX by_payload ON lease_lock USING gin (payload)',
-  'CREATE INDEX by_prefix ON lease_lock USING spgist (resource)';
+  'CREATE INDEX by_payload ON lease_lock USING gin (payload)';
 $psql->(q{
 	DO $$
 	BEGIN
