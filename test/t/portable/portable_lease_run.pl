@@ -20,7 +20,7 @@ is_run(lease_run(@run, 'job', 'sh', '-c', 'echo $((LEASE_TOKEN > 0)); exit 3'), 
 is($node->safe_psql('postgres', "SELECT count(*) FROM lease_status WHERE state = 'held'"), 0, 'which is released at its end');
 $node->safe_psql('postgres', "SELECT lease_acquire('job', '1 hour', 'ann')");
 is_run(lease_run(@run, '-n', 'job', 'true'), 1, $nothing, qr/taken by "ann"/, 'a lease that is taken');
-is_run(lease_run(@run, '--wait=1s', 'job', 'true'), 1, $nothing, qr/taken by "ann"/, 'a wait that is over');
+is_run(lease_run(@run, '--wait=5s', 'job', 'true'), 1, $nothing, qr/taken by "ann"/, 'a wait that is over');
 my $psql = "psql -XAtq -d '" . $node->connstr('postgres') . "'";
 is_run(lease_run(@run, '--wait=2min', 'soon', 'sh', '-c', "$psql -c \"SELECT lease_release('soon', 'ann')\""), 0, qr/^f\n$/, $nothing, 'a wait')
   if $node->safe_psql('postgres', "SELECT lease_acquire('soon', '1 s', 'ann')");
