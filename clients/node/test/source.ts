@@ -15,6 +15,6 @@ export const leases = (one: source.Leases): Plain<types.Leases> => one
 export const lease = (one: Lease): Plain<types.Lease> => one
 export const store = (one: LeaseStore): Store => one
 export const hidden: Hidden<source.Leases, types.Leases> | Hidden<LeaseStore, Store> = undefined as never
-export const internal: '_end' | '_givesBack' | '_loss' = undefined as unknown as Hidden<Lease, types.Lease>
+export const internal: '_end' | '_loss' | '_succeeded' = undefined as unknown as Hidden<Lease, types.Lease>
 export const errors = (one: source.LeaseTaken | source.OutcomeUnknown | source.Closed): types.LeaseError => one
 export const lost = (one: Omit<source.LeaseLost, 'reason'>): Omit<types.LeaseLost, 'reason'> => one
