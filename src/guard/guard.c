@@ -198,10 +198,11 @@ owner_set_by(void)
 }
 
 /*
- * The role that the session acts as, if it claims the lease; else invalid. Code
- * of another role that runs in the session, and sets the owner itself, does not
- * have its privileges. Nor has code of a table's owner that the server runs, as
- * ANALYZE runs index expressions: that session may be one of autovacuum.
+ * The role that the session acts as, if it claims the lease; else invalid. Who
+ * logged in may have set the owner before SET ROLE. Code of another role that runs
+ * in the session, and sets the owner itself, does not have its privileges. Nor has
+ * code of a table's owner that the server runs, as ANALYZE runs index expressions:
+ * that session may be one of autovacuum.
  */
 static Oid
 session_role(void)
@@ -209,7 +210,9 @@ session_role(void)
 	Oid			role = GetOuterUserId();
 	Oid			set_by = owner_set_by();
 
-	if (InSecurityRestrictedOperation() || (OidIsValid(set_by) && !has_privs_of_role(set_by, role)))
+	if (InSecurityRestrictedOperation())
+		return InvalidOid;
+	if (OidIsValid(set_by) && set_by != GetSessionUserId() && !has_privs_of_role(set_by, role))
 		return InvalidOid;
 	return role;
 }

@@ -65,6 +65,7 @@ static int	purge_interval = 10000;
 
 static List *databases = NIL;	/* in TopMemoryContext */
 static MonotonicTime round_begun_at = {0};	/* AT_ONCE: none yet */
+static TimestampTz noted_at;	/* lease time of the last look at what was granted */
 
 void
 launcher_init(void)
@@ -96,9 +97,12 @@ interval_usecs(void)
 	return purge_interval * INT64CONST(1000);
 }
 
-/* Add a database to the list, unless it is there. */
+/*
+ * Add a database to the list, unless it is there. Leases that expired after the
+ * given time are told.
+ */
 static void
-remember(Oid oid)
+remember(Oid oid, TimestampTz told_until)
 {
 	MemoryContext caller_context;
 	Database   *database;
@@ -110,7 +114,7 @@ remember(Oid oid)
 	caller_context = MemoryContextSwitchTo(TopMemoryContext);
 	database = palloc0(sizeof(Database));
 	database->visit.database = oid;
-	database->visit.told_until = clock_now() - interval_usecs();
+	database->visit.told_until = told_until;
 	databases = lappend(databases, database);
 	MemoryContextSwitchTo(caller_context);
 }
@@ -122,9 +126,9 @@ is_open(Form_pg_database database)
 	return database->datallowconn && database->datconnlimit != DATCONNLIMIT_INVALID_DB;
 }
 
-/* Find this database, or remember all to which sessions can connect. */
+/* Find this database; or remember all to which sessions can connect, with that time. */
 static DatabaseState
-search_databases(Oid wanted)
+search_databases(Oid wanted, TimestampTz told_until)
 {
 	DatabaseState state = DATABASE_GONE;
 	Relation	catalog;
@@ -139,7 +143,7 @@ search_databases(Oid wanted)
 		Form_pg_database row = (Form_pg_database) GETSTRUCT(tuple);
 
 		if (!OidIsValid(wanted) && is_open(row))
-			remember(row->oid);
+			remember(row->oid, told_until);
 		if (row->oid == wanted)
 			state = is_open(row) ? DATABASE_OPEN : DATABASE_CLOSED;
 	}
@@ -150,20 +154,24 @@ search_databases(Oid wanted)
 }
 
 /*
- * Remember the databases in which leases were granted since the last round;
+ * Remember the databases in which leases were granted since the last look;
  * all when that is not known.
  */
 static void
 note_grants(void)
 {
+	bool		first = mono_equal(round_begun_at, AT_ONCE);
+	TimestampTz now = clock_now();
+	TimestampTz since = first ? now - interval_usecs() : noted_at;
 	List	   *granted_in = stats_take_granted();
 	ListCell   *cell;
 
-	if (mono_equal(round_begun_at, AT_ONCE) || list_member_oid(granted_in, InvalidOid))
-		search_databases(InvalidOid);
+	noted_at = now;
+	if (first || list_member_oid(granted_in, InvalidOid))
+		search_databases(InvalidOid, since);
 	foreach(cell, granted_in)
 		if (OidIsValid(lfirst_oid(cell)))
-			remember(lfirst_oid(cell));
+			remember(lfirst_oid(cell), since);
 	list_free(granted_in);
 }
 
@@ -196,7 +204,7 @@ nap(int64 usecs)
 	}
 }
 
-/* Wait until the worker is gone. */
+/* Wait until the worker is gone. Until then no other database is purged. */
 static void
 wait_for_worker(BackgroundWorkerHandle *worker)
 {
@@ -208,12 +216,15 @@ wait_for_worker(BackgroundWorkerHandle *worker)
 		int64		left = mono_until(until);
 
 		if (left > 0)
-			nap(left);
-		else
 		{
-			TerminateBackgroundWorker(worker);
-			until = NEVER;
+			nap(left);
+			continue;
 		}
+		ereport(WARNING,
+				(errmsg("terminating the worker that purges leases, because it takes too long"),
+				 errdetail("No leases are purged until process %d has ended.", (int) pid)));
+		TerminateBackgroundWorker(worker);
+		until = mono_from_now(LONGEST_VISIT);
 	}
 }
 
@@ -257,7 +268,7 @@ static bool
 visit_database(Database *database)
 {
 	Visit	   *visit = &database->visit;
-	DatabaseState state = search_databases(visit->database);
+	DatabaseState state = search_databases(visit->database, 0);
 
 	database->visited_at = round_begun_at;
 	if (state == DATABASE_GONE)

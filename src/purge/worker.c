@@ -243,9 +243,33 @@ connect_to(Oid database)
 }
 
 /*
- * Visit the database. An error is caught, because the server logs every worker
- * that exits with an error. The next visit begins with the first block, in case
- * the error is in the block that this one has reached.
+ * Do a part of the visit. An error is caught, because the server logs every
+ * worker that exits with an error, and for the other part. Returns false if there
+ * was one; visit->result is that of the error then.
+ */
+static bool
+do_part(void (*part) (Visit *visit), Visit *visit)
+{
+	volatile bool done = false;
+
+	PG_TRY();
+	{
+		part(visit);
+		done = true;
+	}
+	PG_CATCH();
+	{
+		visit->result = log_failure();
+	}
+	PG_END_TRY();
+	return done;
+}
+
+/*
+ * Visit the database. If notices cannot be sent, as when the queue of NOTIFY is
+ * full, they are lost: rows are purged all the same. After an error the next visit
+ * begins with the first block, in case the error is in the block that this one has
+ * reached.
  */
 static void
 visit_database(Visit *visit)
@@ -259,17 +283,10 @@ visit_database(Visit *visit)
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
 	report_progress(visit->next_block, visit->next_block);
-	PG_TRY();
-	{
-		tell_expired(visit);
-		purge(visit);
-	}
-	PG_CATCH();
-	{
-		visit->result = log_failure();
+	if (!do_part(tell_expired, visit) && visit->result == VISIT_FAILED)
+		visit->told_until = visit->tell_until;
+	if (!do_part(purge, visit))
 		visit->next_block = 0;
-	}
-	PG_END_TRY();
 	error_context_stack = callback.previous;
 }
 

@@ -313,20 +313,31 @@ store_open(LOCKMODE lockmode)
 }
 
 /*
- * Open a table without waiting for its lock; NULL if it is locked, or if its
- * DROP was committed just now.
+ * Open a table without waiting for a lock; NULL if it or its primary key is locked,
+ * or if its DROP was committed just now.
  */
 static LeaseStore *
 try_open(Oid relid, LOCKMODE lockmode)
 {
+	LeaseStore *store = NULL;
 	Relation	table;
+	Oid			key;
 
 	if (!ConditionalLockRelationOid(relid, lockmode))
 		return NULL;
 	table = try_table_open(relid, NoLock);
-	if (table == NULL)
+	key = table != NULL ? RelationGetPrimaryKeyIndex_compat(table, false) : InvalidOid;
+	/* REINDEX of the key alone conflicts with no reader of the table */
+	if (table != NULL && (!OidIsValid(key) || ConditionalLockRelationOid(key, lockmode)))
+	{
+		store = make_store(table, lockmode);
+		UnlockRelationOid(key, lockmode);	/* it is locked once more */
+	}
+	else if (table != NULL)
+		table_close(table, NoLock);
+	if (store == NULL)
 		UnlockRelationOid(relid, lockmode);
-	return table != NULL ? make_store(table, lockmode) : NULL;
+	return store;
 }
 
 /* Like store_open(), but NULL if another session alters or maintains the table. */

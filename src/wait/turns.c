@@ -270,6 +270,9 @@ turns_were_refused(Waiter *waiter, int line, const Refusal *refusal, uint32 news
 	bool		awaits = TransactionIdIsValid(refusal->transaction);
 	TurnState	state = refusal->own_lease ? TURN_ASIDE :
 		awaits && waiter->info.nresources == 1 ? TURN_AWAY : TURN_QUEUED;
+	/* may read from disk, so not under the lock */
+	TransactionId top = awaits ? SubTransGetTopmostTransaction(refusal->transaction) :
+		InvalidTransactionId;
 	MonotonicTime check_by = AT_ONCE;
 
 	queue_lock(entry->line.hash);
@@ -287,7 +290,7 @@ turns_were_refused(Waiter *waiter, int line, const Refusal *refusal, uint32 news
 		entry->known_end = refusal->open ? AT_ONCE : monotonic_time(refusal->held_until);
 		pg_atomic_write_u32(&entry->state, state);
 		if (awaits && !is_known)	/* else two waiters could keep each other awake */
-			note_sessions_wakeup(entry->line, SubTransGetTopmostTransaction(refusal->transaction));
+			note_sessions_wakeup(entry->line, top);
 		if (stands_aside)
 			call_first(entry->line, AT_ONCE);
 		check_by = stands_aside ? AT_ONCE : state == TURN_AWAY ? NEVER : next_line_check(entry);

@@ -95,7 +95,25 @@ SET lease_lock.owner = 'ann';
 BEGIN;
 SELECT write();
 ROLLBACK;
+-- also before SET ROLE, by a role that does not inherit the privileges of the other one
 RESET ROLE;
+CREATE ROLE regress_lease_login NOINHERIT;
+GRANT regress_lease_app TO regress_lease_login;
+SET SESSION AUTHORIZATION regress_lease_login;
+SET lease_lock.owner = 'ann';
+SET ROLE regress_lease_app;
+BEGIN;
+SELECT write();
+DELETE FROM account WHERE id = 1;
+ROLLBACK;
+-- which then may not do so under its own name
+RESET ROLE;
+SELECT write();
+RESET SESSION AUTHORIZATION;
+SET ROLE regress_lease_app;
+SET lease_lock.owner = 'ann';
+RESET ROLE;
+DROP ROLE regress_lease_login;
 DROP TABLE bait;
 DROP FUNCTION borrow, harmless, hidden, plant, write;
 REVOKE CREATE ON SCHEMA public FROM regress_lease_other;

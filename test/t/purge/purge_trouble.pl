@@ -100,6 +100,33 @@ is_purged($node, 'postgres', 'pg_terminate_backend of the launcher');
 cmp_ok($psql->('SELECT extract(epoch FROM backend_start) FROM pg_stat_activity WHERE ' . launcher()) - $ended_at,
 	'>=', 5, 'it does not come back at once');
 
+# Notices cannot be sent, because a session that listens keeps the queue of NOTIFY full.
+# Before 17 the queue has no limit that a test could reach.
+SKIP:
+{
+	skip 'the queue of NOTIFY has no setting before 17' if $psql->('SHOW server_version_num') < 170000;
+	my $full = qr/ERROR:  too many notifications in the NOTIFY queue/;
+
+	$node->append_conf('postgresql.conf', "max_notify_queue_pages = 64\nlease_lock.purge_interval = '1 s'");
+	$node->restart;
+	my ($listener, $notifier) = map { open_session($node) } 0, 1;
+	$psql->(q{SELECT lease_watch('', 'stuck', ARRAY['expired'])});
+	$listener->query_safe('LISTEN stuck');
+	$listener->query_safe('BEGIN; SELECT 1');
+	for (my $i = 0; $notifier->{stderr} !~ /ERROR/ && $i < 1000; $i++)
+	{
+		$notifier->query("SELECT pg_notify('stuck', repeat('x', 7900) || $i)");
+	}
+	like($notifier->{stderr}, qr/54000: too many notifications/, 'the queue is full');
+	$notifier->{stderr} = '';
+	$psql->(q{SELECT lease_acquire('untold', '1 ms', 'o')});
+	$node->wait_for_log($full);
+	add_ended($node, 'postgres', 10);
+	is_purged($node, 'postgres', 'although notices cannot be sent');
+	$_->quit foreach $listener, $notifier;
+	$psql->(q{SELECT lease_unwatch('', 'stuck')});
+}
+
 # No slot is left for a worker. The server's own launcher of logical
 # replication has one, ours another.
 $node->append_conf('postgresql.conf', 'max_worker_processes = 2');

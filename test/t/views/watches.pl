@@ -202,6 +202,25 @@ is(scalar split(/, /, told()), 2000, 'each of many that are purged at once');
 $node->append_conf('postgresql.conf', 'lease_lock.purge_interval = 0');
 $node->reload;
 
+# So is a lease in a database that the launcher did not know, although it has long expired when a
+# round begins: no round began since the grant.
+$sql->('CREATE DATABASE unknown');
+$node->safe_psql('unknown', q{CREATE EXTENSION lease_lock; SELECT lease_watch('', 'late', ARRAY['expired'])});
+{
+	my $usual = $listener;
+
+	$listener = open_session($node, 'unknown');
+	$listener->query_safe('LISTEN late');
+	$node->safe_psql('unknown', "SELECT lease_acquire('long ago', '1 ms', 'ann')");
+	$node->append_conf('postgresql.conf', "lease_lock.purge_interval = '1 ms'");
+	$node->reload;
+	is(told_soon(), 'expired long ago', 'a lease that expired before the next round began');
+	$node->append_conf('postgresql.conf', 'lease_lock.purge_interval = 0');
+	$node->reload;
+	$listener->quit;
+	$listener = $usual;
+}
+
 # Ten thousand watches, of different resources: a grant finds the right ones without looking at
 # each, and a backend needs little memory to know them.
 my $many = open_session($node);

@@ -26,6 +26,7 @@ if (look($node, 'SHOW server_version_num') < 170000)
 my $folder = $node->data_dir . '/pg_dynshmem';
 my $no_queue = qr/LOG:  lease_lock has no shared memory: could not open shared memory segment/;
 
+END { chmod(0700, $folder) if $folder }	# else nobody could remove it after a failure
 chmod(0500, $folder) or die "could not change $folder: $!";
 
 # The first call of a session tries to create the segment, in the middle of a
@@ -77,13 +78,14 @@ like(answer($session), qr/ERROR:  57014/, 'a cancel');
 look($node, q{
 	CREATE FUNCTION gate(owner text) RETURNS boolean IMMUTABLE LANGUAGE plpgsql AS $$
 	BEGIN
-		PERFORM pg_advisory_xact_lock(7) WHERE owner = 'slow';
+		PERFORM pg_advisory_xact_lock(7) WHERE owner IS NULL;
 		RETURN true;
 	END $$;
 	CREATE INDEX gated ON lease_lock (gate(owner));
+	SELECT lease_acquire('gated', '1 hour', 'o');
 	SELECT pg_advisory_lock(7)});
 my $slow = open_session($node);
-my $slow_pid = send_to_wait($node, $slow, q{SELECT lease_acquire('gated', '1 hour', 'slow')}, in_lock_manager());
+my $slow_pid = send_to_wait($node, $slow, q{SELECT lease_release('gated', 'o')}, in_lock_manager());
 like(slurp_file($node->logfile, $log_start), qr/\[$slow_pid\].*$no_queue/, 'a session fails to create the segment under a resource lock');
 look($node, "SELECT pg_terminate_backend($slow_pid)");
 stays($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $slow_pid", 1, 'and is not terminated under that lock');

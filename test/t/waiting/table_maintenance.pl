@@ -154,6 +154,16 @@ ok(slurp_file($node->logfile) !~ /PANIC|TRAP|was terminated by signal/, 'nothing
 	is(answer($waiter), 'f', 'a waiter behind a lease: the wait ends while the table is locked');
 	is(look($node, "SELECT count(*) FROM pg_locks WHERE pid = $pid AND locktype IN ('relation', 'userlock')"), '0', 'and it has no lock');
 	$locker->query_safe('COMMIT');
+
+	# Nor does the search for a deadlock wait for the table, or for its primary key.
+	foreach my $statement ('LOCK TABLE lease_lock', 'REINDEX INDEX lease_lock_pkey')
+	{
+		$waiter->query_safe(q{SET deadlock_timeout = '1 s'});
+		send_to_short_wait($node, $waiter, sub { "SELECT lease_acquire('held', '1 hour', 'w', '$_[0] ms')" }, undef, first => 3000);
+		$locker->query_safe("BEGIN; $statement");
+		is(answer($waiter), 'f', "$statement: the wait ends, although it searches for a deadlock meanwhile");
+		$locker->query_safe('COMMIT');
+	}
 	is($waiter->query_safe(q{SELECT lease_acquire('r', '1 hour', 'w', '1 min')}), 't', 'a lease is granted afterwards');
 	$_->quit foreach $locker, $waiter;
 }
