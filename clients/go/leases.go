@@ -66,7 +66,8 @@ type Leases struct {
 	schema string     // where the functions are, quoted; empty if it is not known
 	keeper *keeper
 	lines  map[string]*line
-	calls  sync.WaitGroup
+	calls  map[*call]bool
+	ended  sync.WaitGroup // of the calls
 }
 
 // A line is for the calls in this process that wait for one resource: one of them
@@ -86,7 +87,7 @@ func New(connection string, options Options) (*Leases, error) {
 	if options.Logf == nil {
 		options.Logf = log.Printf
 	}
-	l := &Leases{source: source, options: options, journal: &journal{logf: options.Logf}, owner: newOwner(), lines: map[string]*line{},
+	l := &Leases{source: source, options: options, journal: &journal{logf: options.Logf}, owner: newOwner(), lines: map[string]*line{}, calls: map[*call]bool{},
 		closing: make(chan struct{}), closed: make(chan struct{})}
 	l.tries, l.waits, l.keeper = newLinks(l, tries, triesKept), newLinks(l, waits, waitsKept), newKeeper(l)
 	return l, nil
@@ -193,13 +194,14 @@ func (l *Leases) acquire(ctx context.Context, resource string, ttl time.Duration
 		l.mutex.Unlock()
 		return nil, &Closed{ofResource{resource}}
 	}
-	l.calls.Add(1)
+	c, done := newCall(l, r), make(chan struct{})
+	l.calls[c] = true
+	l.ended.Add(1)
 	l.mutex.Unlock()
 	bound, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c, done := newCall(l, r), make(chan struct{})
 	go func() {
-		defer l.calls.Done()
+		defer l.callEnds(c)
 		c.lease, c.err = c.run(bound)
 		select {
 		case done <- struct{}{}:
@@ -220,6 +222,13 @@ func (l *Leases) acquire(ctx context.Context, resource string, ttl time.Duration
 		return nil, &Closed{ofResource{resource}}
 	}
 	return c.lease, c.err
+}
+
+func (l *Leases) callEnds(c *call) {
+	l.mutex.Lock()
+	delete(l.calls, c)
+	l.mutex.Unlock()
+	l.ended.Done()
 }
 
 func (l *Leases) isClosed() bool {
@@ -287,7 +296,8 @@ func (l *Leases) Counts() (leases, ending, waiting int) {
 
 // Close releases what is held; what waits returns a Closed. It leaves no connection
 // and no goroutine. It ends after 10 seconds, or with ctx, and returns the resources
-// that are not released by then; that goes on in the background.
+// that are not released by then, and of requests without an answer; that goes on in
+// the background.
 func (l *Leases) Close(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -312,12 +322,15 @@ func (l *Leases) Close(ctx context.Context) []string {
 	for _, e := range l.keeper.endings {
 		left = append(left, e.resource)
 	}
+	for c := range l.calls {
+		left = append(left, c.request.resource)
+	}
 	return left
 }
 
 // conclude waits for the calls, ends the keeper, and closes the connections.
 func (l *Leases) conclude() {
-	l.calls.Wait()
+	l.ended.Wait()
 	l.mutex.Lock()
 	l.keeper.stop = true
 	l.keeper.rouse()

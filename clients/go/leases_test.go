@@ -211,6 +211,70 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 	}
 }
 
+func TestALogThatNobodyReadsHoldsUpNothing(t *testing.T) {
+	logged, read := make(chan struct{}, 1000), make(chan struct{})
+	_, conn := open(t, Options{})
+	leases, err := New("", Options{Logf: func(string, ...interface{}) {
+		logged <- struct{}{}
+		<-read
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer close(read)
+	ctx := context.Background()
+	lease, err := leases.Acquire(ctx, "log", 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := conn.Begin(ctx)
+	if err == nil {
+		_, err = tx.Exec(ctx, "SELECT FROM lease_lock WHERE resource = 'log' FOR UPDATE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-logged // a renewal has failed
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for !ask(t, conn, "SELECT expires_at > clock_timestamp() + interval '9 s' FROM lease_status WHERE resource = 'log'") {
+		if err := lease.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := leases.Close(ctx); len(left) > 0 {
+		t.Error("left", left)
+	}
+}
+
+func TestCloseNamesARequestWithoutAnAnswer(t *testing.T) {
+	leases, conn := open(t, Options{})
+	ctx := context.Background()
+	tx, err := conn.Begin(ctx)
+	if err == nil {
+		_, err = tx.Exec(ctx, "LOCK TABLE lease_lock IN ACCESS EXCLUSIVE MODE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	go leases.Acquire(ctx, "unanswered", long, IfOwn("count"))
+	for waits := false; !waits; {
+		waits = ask(t, conn, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'lease_lock'::regclass AND NOT granted)")
+	}
+	over, cancel := context.WithTimeout(ctx, time.Millisecond)
+	defer cancel()
+	if left := leases.Close(over); len(left) != 1 || left[0] != "unanswered" {
+		t.Error("left", left)
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		t.Error(err)
+	}
+	if left := leases.Close(ctx); len(left) > 0 || isHeld(t, conn, "unanswered") {
+		t.Error("left", left)
+	}
+}
+
 func TestMistakesAreErrorsAtOnce(t *testing.T) {
 	leases, _ := open(t, Options{})
 	for _, option := range []Option{StopBefore(long), StopBefore(-1), Payload(func() {}), Owner("zero\x00byte"), Wait(-1)} {

@@ -56,6 +56,22 @@ def test_the_end_of_a_block(server):
             lease.check()
 
 
+def test_close_leaves_no_thread(server):
+    before = set(threading.enumerate())
+    leases = Leases(server.dsn())
+    held = [leases.hold(f"close:{n}", ttl=3600) for n in range(2)]
+
+    def wait():
+        with pytest.raises(Closed):
+            leases.hold("close:0", wait=3600)
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    wait_until(lambda: server.waiters("close:0") == 1)
+    assert leases.close() == [] and all(lease.lost for lease in held)
+    waiting.join()
+    wait_until(lambda: not set(threading.enumerate()) - before)
+
+
 @pytest.mark.parametrize("error", [
     LeaseTaken("r", "held", "ann", 1.5), LeaseLost("r", "taken_over"), OutcomeUnknown("text", "r"), Closed("text", "r")])
 def test_errors_can_be_pickled(error):

@@ -40,6 +40,17 @@ class LanguageTest < TestCase
     assert(!held?("child"))
   end
 
+  def test_close_leaves_no_thread
+    before = Thread.list
+    leases = open_leases
+    2.times { |n| leases.hold("close:#{n}", ttl: 3600) }
+    waiting = Thread.new { assert_raises(LeaseLock::Closed) { leases.hold("close:0", wait: 3600) } }
+    wait_until { waiters("close:0") == 1 }
+    assert_empty(leases.close)
+    waiting.join
+    wait_until { (Thread.list - before).empty? }
+  end
+
   def test_a_lease_that_nobody_refers_to_is_released
     leases = open_leases
     Thread.new { leases.hold("dropped", ttl: 3600) && nil }.join
