@@ -35,6 +35,7 @@ static int	watchdog_fd = -1;
 static Time late_at = TIME_FOREVER; /* the watchdog must have ended the command before */
 static pid_t command = 0;		/* also the number of its group */
 static int	terminal = -1;
+static bool terminal_is_given = false;
 static bool first_has_ended = false;
 static bool all_have_ended = false;
 static bool was_ended = false;
@@ -71,7 +72,7 @@ command_stopped(int signo)
 		return;
 	foreground = tcgetpgrp(terminal);
 	if (asks && foreground == getpgrp())
-		tcsetpgrp(terminal, command);
+		terminal_is_given = tcsetpgrp(terminal, command) == 0;
 	/* A command that was continued before it was given the terminal has asked twice. */
 	else if (!asks || foreground != command)
 	{
@@ -232,6 +233,19 @@ command_end(const EndTimes *times)
 	command_set_times(times);
 }
 
+/*
+ * Take the terminal back from the command, or from a job to which the command has passed it on,
+ * and which has ended. The shell has taken it if lease_run goes on in the background.
+ */
+static void
+take_terminal_back(void)
+{
+	pid_t		foreground = terminal_is_given ? tcgetpgrp(terminal) : -1;
+
+	if (foreground > 0 && (foreground == command || (kill(-foreground, 0) < 0 && errno == ESRCH)))
+		tcsetpgrp(terminal, getpgrp());
+}
+
 static bool
 is_over(void)
 {
@@ -245,8 +259,7 @@ command_await_end(void)
 {
 	while (!is_over())
 		(void) wait_until(clock_now() + (watchdog_fd < 0 ? LOOK_AGAIN : SECOND), is_over);
-	if (terminal >= 0 && tcgetpgrp(terminal) == command)
-		tcsetpgrp(terminal, getpgrp());
+	take_terminal_back();
 }
 
 /* Was it ended since the lease was lost, or might have been? */

@@ -218,6 +218,17 @@ type("fg; echo status \$?\n");
 type("two\n");
 ok(expect(qr/got two.*went on.*status 0/s), 'a script that calls lease_run goes on after Ctrl-Z and fg');
 
+# The terminal comes back from a job of the command, too. The command is a shell with job control, which is killed.
+append_to_file("$folder/jobs", "$lease_run --ttl=5min jobs bash -mc 'echo shell: \$\$; sleep 1000; echo never'\nread line\necho got \$line\n");
+type("bash $folder/jobs; echo status \$?\n");
+expect(qr/shell: (?=\d+\s)/);
+my ($inner) = $screen =~ /(\d+)/;
+my $job;
+until_true('its job has the terminal', sub { ($job) = children($inner); $job && slurp_file("/proc/$job/stat") =~ /\) S \d+ $job \d+ \d+ $job / });
+kill('KILL', $inner, $job);
+type("x\n");
+ok(expect(qr/got x.*status 0/s), 'a script that calls lease_run reads after the command and the job that it gave the terminal were killed');
+
 # A pager behind it keeps the terminal.
 type("$lease_run job sh -c 'echo began; sleep 0.2; echo end' | sh -c 'cat; read answer </dev/tty; echo answer \$answer'; echo status \$?\n");
 expect(qr/began.*end/s);
