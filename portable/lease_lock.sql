@@ -92,6 +92,10 @@ BEGIN
 	PERFORM set_config('lease_portable.installed_by', pg_current_xact_id()::text, true);
 END $$;
 
+-- psql goes on after an error, unless it was told to stop. Then there must be no schema to create anything in.
+SELECT set_config('search_path', 'lease_lock_was_refused', false) AS refused
+WHERE current_setting('lease_portable.installed_by', true) IS DISTINCT FROM pg_current_xact_id()::text;
+
 DO $$
 BEGIN
 	IF current_setting('lease_portable.installed_by', true) IS DISTINCT FROM pg_current_xact_id()::text THEN
@@ -249,6 +253,15 @@ CREATE OR REPLACE FUNCTION _lease_caller() RETURNS oid
 	SELECT to_regrole(quote_ident(coalesce(nullif(current_setting('role'), 'none'), session_user)))::oid
 $$;
 
+/*
+ * Refuse code that the server runs for its definer, in a session of another role:
+ * the index expressions of a table in ANALYZE, say, which a superuser or
+ * autovacuum runs. There UNLISTEN is an error. Elsewhere it does nothing, as
+ * nobody listens to this channel.
+ */
+CREATE OR REPLACE FUNCTION _lease_refuse_code_of_others() RETURNS void
+	LANGUAGE plpgsql AS $$ BEGIN UNLISTEN lease_lock_caller; END $$;
+
 /* The owner's name is not enough to act on a lease: it needs the privileges of the role that acquired it, too. */
 CREATE OR REPLACE FUNCTION _lease_may_act(role oid) RETURNS bool
 	LANGUAGE sql STABLE AS $$ SELECT pg_has_role(_lease_caller(), role, 'USAGE') $$;
@@ -271,12 +284,13 @@ END $$;
 /* --- Grants ------------------------------------------------------------- */
 
 /*
- * Four for each microsecond since 2026, as an era of the extension begins.
+ * Four for each microsecond since 2026, as an era of the extension begins. (The
+ * session can say what an abbreviation such as UTC means.)
  * Higher than the last token of the resource, and than all that were purged
  * with it, unless the clock was set back.
  */
 CREATE OR REPLACE FUNCTION _lease_next_token(last int8, now timestamptz) RETURNS int8
-	LANGUAGE sql IMMUTABLE AS $$ SELECT greatest(last + 1, (extract(epoch FROM now - timestamptz '2026-01-01 00:00:00 UTC') * 4000000)::int8) $$;
+	LANGUAGE sql IMMUTABLE AS $$ SELECT greatest(last + 1, (extract(epoch FROM now - timestamptz '2026-01-01 00:00:00+00') * 4000000)::int8) $$;
 
 /* The key of an advisory lock: kind 1 orders the first inserts of a resource, and kind 2 its waiters. */
 CREATE OR REPLACE FUNCTION _lease_key(kind int, resource text) RETURNS int8
@@ -555,20 +569,25 @@ END $$;
  * lease take turns; of these, the first looks again after 2 to 100 ms. A wait
  * that ends without a lease gives the place in the line back: its
  * subtransaction is rolled back. lock_timeout ends it, although it sleeps.
+ *
+ * An owner that has the lease itself stands aside, since others can be granted
+ * what it cannot. When that changes, the function returns, and is called again.
  */
-CREATE OR REPLACE FUNCTION _lease_wait_any(r _lease_request, resources text[], until timestamptz, OUT outcome _lease_outcome)
+CREATE OR REPLACE FUNCTION _lease_wait_any(r _lease_request, resources text[], until timestamptz, INOUT outcome _lease_outcome)
 	LANGUAGE plpgsql AS $$
 DECLARE
+	several bool = cardinality(resources) > 1;
+	aside bool = outcome.reason = 'own';
 	pause float8 = 0.002;
 	remaining float8;
 	timeout timestamptz = clock_timestamp() + nullif(_lease_lock_timeout(), 0) * interval '1 ms';
 BEGIN
 	PERFORM _lease_require_fresh_looks();
-	IF cardinality(resources) > 1 OR _lease_line_up(resources[1], until) THEN
+	IF several OR aside OR _lease_line_up(resources[1], until) THEN
 		LOOP
 			outcome := _lease_try_any(r, resources);
 			remaining := _lease_left(until);
-			EXIT WHEN outcome.granted OR remaining <= 0;
+			EXIT WHEN outcome.granted OR remaining <= 0 OR NOT several AND (outcome.reason = 'own') <> aside;
 			IF timeout <= clock_timestamp() THEN
 				RAISE lock_not_available USING MESSAGE = 'canceling statement due to lock timeout';
 			END IF;
@@ -594,11 +613,12 @@ BEGIN
 	IF current_setting('transaction_read_only')::bool THEN
 		RAISE read_only_sql_transaction USING MESSAGE = 'cannot acquire a lease in a read-only transaction';
 	END IF;
+	PERFORM _lease_refuse_code_of_others();
 	r.role := _lease_caller();
 	outcome := _lease_try_any(r, resources);
-	IF NOT outcome.granted AND wait IS DISTINCT FROM '0' THEN
-		outcome := _lease_wait_any(r, resources, until);
-	END IF;
+	WHILE NOT outcome.granted AND wait IS DISTINCT FROM '0' AND _lease_left(until) > 0 LOOP
+		outcome := _lease_wait_any(r, resources, until, outcome);
+	END LOOP;
 END $$;
 
 /* --- The functions that acquire ------------------------------------------ */
@@ -810,7 +830,7 @@ CREATE OR REPLACE FUNCTION _lease_find(the_resource text, the_owner text, the_to
 DECLARE
 	l lease_lock;
 BEGIN
-	PERFORM _lease_check_name('resource', the_resource), _lease_check_name('owner', the_owner);
+	PERFORM _lease_check_name('resource', the_resource), _lease_check_name('owner', the_owner), _lease_refuse_code_of_others();
 	IF ends THEN
 		SELECT * INTO l FROM lease_lock
 		WHERE resource = the_resource COLLATE "C" AND owner = the_owner COLLATE "C" AND token = coalesce(the_token, token)
@@ -1000,6 +1020,7 @@ DECLARE
 	now timestamptz;
 BEGIN
 	PERFORM _lease_check_name('resource', resource), _lease_check_name('owner', owner), _lease_check_name('new owner', new_owner);
+	PERFORM _lease_refuse_code_of_others();
 	SELECT * INTO l FROM lease_lock AS t
 	WHERE t.resource = lease_transfer.resource COLLATE "C" AND t.owner = lease_transfer.owner COLLATE "C" AND t.expires_at > clock_timestamp();
 	IF NOT FOUND THEN
@@ -1008,6 +1029,8 @@ BEGIN
 	PERFORM _lease_require_rights(l);
 	PERFORM FROM lease_lock AS t WHERE t.resource = l.resource AND t.slot = 0 FOR UPDATE;
 	l := _lease_find(resource, owner, NULL, true);
+	-- A former lease of the new owner that somebody renews may become held again.
+	PERFORM FROM lease_lock AS t WHERE t.resource = l.resource AND t.owner = new_owner COLLATE "C" FOR UPDATE;
 	now := clock_timestamp();
 	IF l.resource IS NULL OR l.expires_at <= now THEN
 		RAISE SQLSTATE 'LEASE';
@@ -1061,7 +1084,7 @@ CREATE OR REPLACE FUNCTION lease_assert(resource text, owner text) RETURNS int8
 DECLARE
 	l lease_lock;
 BEGIN
-	PERFORM _lease_check_name('resource', resource), _lease_check_name('owner', owner);
+	PERFORM _lease_check_name('resource', resource), _lease_check_name('owner', owner), _lease_refuse_code_of_others();
 	SELECT * INTO l FROM lease_lock AS r
 	WHERE r.resource = lease_assert.resource COLLATE "C" AND r.owner = lease_assert.owner COLLATE "C" AND r.expires_at > clock_timestamp() FOR KEY SHARE;
 	IF NOT FOUND OR l.expires_at <= clock_timestamp() THEN		-- it may have expired while this call waited
@@ -1079,7 +1102,7 @@ CREATE OR REPLACE FUNCTION lease_assert_token(resource text, token int8) RETURNS
 DECLARE
 	l lease_lock;
 BEGIN
-	PERFORM _lease_check_name('resource', resource), _lease_require_token(resource, token);
+	PERFORM _lease_check_name('resource', resource), _lease_require_token(resource, token), _lease_refuse_code_of_others();
 	SELECT * INTO l FROM lease_lock AS r
 	WHERE r.resource = lease_assert_token.resource COLLATE "C" AND r.token = lease_assert_token.token AND r.owner IS NOT NULL
 		AND r.expires_at > clock_timestamp() FOR KEY SHARE;
@@ -1174,7 +1197,7 @@ SELECT
 	CASE WHEN l.owner IS NULL THEN 'released' WHEN l.expires_at > c.now THEN 'held' ELSE 'expired' END AS state,
 	CASE WHEN isfinite(l.expires_at) THEN l.expires_at - c.now END AS expires_in,
 	l.granted_at,
-	CASE WHEN l.expires_at >= '10000-01-01 UTC' THEN 'infinity' ELSE l.expires_at END AS expires_at,
+	CASE WHEN l.expires_at >= '10000-01-01 00:00:00+00' THEN 'infinity' ELSE l.expires_at END AS expires_at,
 	CASE WHEN l.owner IS NULL THEN 0 ELSE l.holds END AS holds,
 	pg_get_userbyid(l.role) AS role,
 	l.xid,

@@ -8,12 +8,16 @@
  * The extension comes into the same schema, so callers change nothing. Calls
  * that wait at that moment fail once, with an error, and can be repeated. It
  * ends with an error, and changes nothing, if an object of a user depends on
- * the portable edition, such as a view on lease_status.
+ * the portable edition, such as a view on lease_status; and if a transaction has
+ * used a lease function and stays open for 2 seconds, or a call waits for a lease
+ * for so long, since renewals wait behind this script. A lock_timeout of yours
+ * takes the place of the 2 seconds.
  *
  * The schema may belong to a role that is no superuser. So no name is looked for there.
  */
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;		-- an older snapshot would not see what is committed while it waits
 SELECT pg_catalog.set_config('lease_portable.schema', pg_catalog.quote_ident(pg_catalog.current_schema()), true);
+SELECT pg_catalog.set_config('lock_timeout', '2s', true) WHERE pg_catalog.current_setting('lock_timeout') OPERATOR(pg_catalog.=) '0';
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 DO $$
@@ -35,19 +39,29 @@ BEGIN
 
 	-- From here on, no call can change a lease. Those that are open have ended.
 	EXECUTE format('LOCK TABLE %s.lease_lock IN ACCESS EXCLUSIVE MODE', home);
-	-- Nor can it be replaced. A view, or a cast of a type, could run functions with the rights of the superuser.
+	-- Nor can it be replaced. A view, a cast of a type, or what the planner evaluates, could run functions with the rights
+	-- of the superuser.
 	portable := to_regclass(home || '.lease_lock');
 	IF (SELECT relkind FROM pg_class WHERE oid = portable) <> 'r'
 		OR EXISTS (SELECT FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
 			WHERE a.attrelid = portable AND t.typnamespace <> 'pg_catalog'::regnamespace) THEN
 		RAISE wrong_object_type USING
 			MESSAGE = format('%s.lease_lock is not the table of the portable edition', home);
+	ELSIF EXISTS (SELECT FROM pg_index WHERE indrelid = portable AND (indexprs IS NOT NULL OR indpred IS NOT NULL))
+		OR EXISTS (SELECT FROM pg_statistic_ext WHERE stxrelid = portable AND stxexprs IS NOT NULL)
+		OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = portable AND contype = 'c')
+		OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = portable AND attgenerated <> '') THEN
+		RAISE wrong_object_type USING
+			MESSAGE = format('%s.lease_lock has an expression of a user', home),
+			HINT = 'Drop its check constraints and generated columns, and its indexes and statistics with an expression or predicate.';
 	END IF;
 	EXECUTE format('CREATE TEMP TABLE lease_taken_along ON COMMIT DROP AS SELECT * FROM ONLY %s.lease_lock', home);
+	-- Those of the owner, too: the extension belongs to the superuser. The view has no arguments.
 	CREATE TEMP TABLE lease_privileges ON COMMIT DROP AS
-		SELECT p.proname, oidvectortypes(p.proargtypes) AS arguments, a.grantee, a.is_grantable
-		FROM pg_proc AS p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
-		WHERE p.pronamespace = home::regnamespace AND p.proname ^@ 'lease_' AND a.privilege_type = 'EXECUTE' AND a.grantee <> p.proowner;
+		SELECT p.proname AS name, oidvectortypes(p.proargtypes) AS arguments, p.proacl AS acl, acldefault('f', p.proowner) AS default_acl
+		FROM pg_proc AS p WHERE p.pronamespace = home::regnamespace AND p.proname ^@ 'lease_'
+		UNION ALL
+		SELECT c.relname, NULL, c.relacl, acldefault('r', c.relowner) FROM pg_class AS c WHERE c.oid = to_regclass(home || '.lease_status');
 
 	IF EXISTS (SELECT FROM pg_extension WHERE extname = 'lease_lock_portable') THEN
 		DROP EXTENSION lease_lock_portable;		-- by pg_tle
@@ -72,15 +86,22 @@ BEGIN
 		FROM pg_temp.lease_taken_along, %1$s.lease_clock_difference() AS d
 		WHERE owner IS NOT NULL OR expires_at > clock_timestamp() OR slot = 0
 	$insert$, home);
+	-- Tokens that somebody has raised by hand, or that a clock gave that was set back since, are above those of the clock.
+	EXECUTE format('SELECT setval(%2$L, max(token)) FROM %1$s.lease_lock HAVING max(token) > coalesce(pg_sequence_last_value(%2$L), 0)',
+		home, home || '.lease_token_seq');
 
+	-- A grant to the superuser, who owns them now, changes nothing.
 	FOR part IN
-		SELECT p.oid::regprocedure AS name, p.prokind, p.proname, oidvectortypes(p.proargtypes) AS arguments, p.proowner
-		FROM pg_proc AS p WHERE p.pronamespace = home::regnamespace AND p.proname ^@ 'lease_'
-			AND EXISTS (SELECT FROM lease_privileges AS g WHERE g.proname = p.proname)
+		SELECT o.object, o.privilege, g.acl, g.default_acl FROM lease_privileges AS g, LATERAL (
+			SELECT format('ROUTINE %s', p.oid::regprocedure), 'EXECUTE' FROM pg_proc AS p
+			WHERE p.pronamespace = home::regnamespace AND p.proname = g.name AND oidvectortypes(p.proargtypes) = g.arguments
+			UNION ALL
+			SELECT format('TABLE %s.lease_status', home), 'SELECT' WHERE g.arguments IS NULL
+		) AS o (object, privilege)
 	LOOP
-		EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', part.name);
-		FOR privilege IN SELECT * FROM lease_privileges AS g WHERE g.proname = part.proname AND g.arguments = part.arguments LOOP
-			EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %s%s', part.name,
+		EXECUTE format('REVOKE ALL ON %s FROM PUBLIC', part.object);
+		FOR privilege IN SELECT * FROM aclexplode(coalesce(part.acl, part.default_acl)) AS a WHERE a.privilege_type = part.privilege LOOP
+			EXECUTE format('GRANT %s ON %s TO %s%s', part.privilege, part.object,
 				CASE WHEN privilege.grantee = 0 THEN 'PUBLIC' ELSE privilege.grantee::regrole::text END,
 				CASE WHEN privilege.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END);
 		END LOOP;

@@ -99,6 +99,28 @@ foreach ("lease_release('mine', 'secret')", "lease_renew('mine', '1 h', 'secret'
 is($node->safe_psql('postgres', "SELECT lease.lease_release_all('secret'), lease.lease_renew_all('1 h', 'secret'), (SELECT owner IS NULL FROM lease.lease_status WHERE resource = 'mine'),
 	(SELECT blocked_by IS NULL FROM lease.lease_request('mine', '1 h', 'x')), (SELECT granted FROM lease.lease_request('mine', '1 h', 'secret', if_own => 'renew'))", extra_params => [ '-U', 'evil' ]),
 	'0|0|t|t|f', 'nor is it shown or counted');
+
+# Nor by code that the server runs for the visitor in a session of another role, as ANALYZE runs the index expressions of a
+# table for autovacuum.
+my $token = $node->safe_psql('postgres', "SELECT token FROM lease.lease_status WHERE resource = 'mine'");
+$node->safe_psql('postgres', q{
+	CREATE FUNCTION evil.act(x int) RETURNS int LANGUAGE sql AS 'SELECT x';
+	CREATE FUNCTION evil.harmless(x int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN evil.act(x); END';
+	CREATE TABLE evil.bait AS SELECT 1 AS x;
+	CREATE INDEX ON evil.bait (evil.harmless(x))}, extra_params => [ '-U', 'evil' ]);
+foreach ("lease_request('mine', '1 h', 'x')", "lease_release('mine', 'secret')", "lease_release_all('secret')", "lease_renew('mine', '1 h', 'secret')", "lease_renew_all('1 h', 'secret')",
+	"lease_transfer('mine', 'secret', 'x')", "lease_set_payload('mine', 'secret', '1')", "lease_assert('mine', 'secret')", "lease_assert_token('mine', $token)")
+{
+	$node->safe_psql('postgres', "CREATE OR REPLACE FUNCTION evil.act(x int) RETURNS int LANGUAGE plpgsql AS \$\$ BEGIN PERFORM lease.$_; RETURN x; END \$\$", extra_params => [ '-U', 'evil' ]);
+	sql_fails($node, 'ANALYZE evil.bait', '42501', 'within security-restricted operation', "nor in the session of a superuser: $_");
+}
+
+# The session can say what the abbreviation of a time zone means.
+foreach my $zone ('UTC-23', 'UTC+23')
+{
+	is($node->safe_psql('postgres', "SET TimeZone = '$zone'; SELECT abs((lease.lease_request('zone $zone', '1 h', 'x')).token / 4e6 - extract(epoch FROM clock_timestamp() - '2026-01-01 00:00:00+00')) < 600",
+		extra_params => [ '-U', 'evil' ]), 't', "tokens go by the clock, whatever TimeZone is: $zone");
+}
 sql_fails($node, "SET ROLE victim", '42501', '', 'the role that counts is one that the session may set', role => 'evil');
 is($node->safe_psql('postgres', "SET ROLE victim; SELECT lease.lease_release('mine', 'secret')"), 't', 'which a superuser may');
 

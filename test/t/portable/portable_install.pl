@@ -72,7 +72,9 @@ my $stderr;
 $node->psql('plain', "CREATE SCHEMA alone; SET search_path = alone;\n\\i $file", stderr => \$stderr, extra_params => [ '-U', 'app' ]);
 like($stderr,
 	qr/this file must run in one transaction/, 'not without a transaction around it');
-$node->safe_psql('plain', 'DROP SCHEMA alone');
+$node->psql('plain', "SET search_path = alone;\n\\i $file", on_error_stop => 0, stderr => \$stderr, extra_params => [ '-U', 'app' ]);
+like($stderr, qr/must run in one transaction.*no schema has been selected to create in/s, 'nor if psql goes on after the error');
+$node->safe_psql('plain', 'DROP SCHEMA alone');	# it is empty
 
 # Default privileges of its owner give others no more than it says.
 $node->safe_psql('plain', 'ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO guest; ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO guest', extra_params => [ '-U', 'app' ]);

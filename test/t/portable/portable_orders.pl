@@ -343,6 +343,40 @@ $ann->query_safe("SELECT lease_release('r', 'ann')");
 is(finish_query($bob) =~ s/^\n|\n$//gr, 't|t|t', 'the first waiter is granted the lease');
 $ann->query_safe("SELECT lease_release('r', 'bob')");
 is(finish_query($third) =~ s/^\n|\n$//gr, 't', 'then the next one');
+
+# An owner that has a permit itself stands aside for those that can be granted one: also if it got it while it was the first.
+foreach my $has_it_before (1, 0)
+{
+	my $own = "SELECT lease_acquire_permit('r', 2, '1 h', 'ann')";
+	my $holders = "SELECT lease_acquire_permit('r', 2, '1 h', 'x'), lease_acquire_permit('r', 2, '1 h', 'y')";
+
+	fresh();
+	$node->safe_psql('postgres', $has_it_before ? "$own, lease_acquire_permit('r', 2, '1 h', 'x')" : $holders);
+	$pid = begin_query($ann, "SELECT lease_acquire_permit('r', 2, '1 h', 'ann', '1 h')");
+	$node->poll_query_until('postgres', "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $pid") or die 'nobody waits';
+	if (!$has_it_before)
+	{
+		# A transfer: as a grant it would be waited for.
+		$node->safe_psql('postgres', "SELECT lease_transfer('r', 'y', 'ann')");
+		$node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_locks WHERE pid = $pid AND locktype = 'advisory'") or die 'it stays in the line';
+	}
+	begin_query($bob, "SELECT lease_acquire_permit('r', 2, '1 h', 'bob', '1 h')");
+	$node->safe_psql('postgres', "SELECT lease_release('r', 'x')");
+	is(finish_query($bob) =~ s/^\n|\n$//gr, 't', 'a waiter whose owner has a permit holds up nobody' . ($has_it_before ? '' : ', even if it has got it since'));
+	$node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
+	like(finish_query($ann), qr/57014/, 'it waits on');
+}
+
+# A lease that expired while an open transaction renews it may be held again: it counts as one of the new owner's.
+fresh();
+$node->safe_psql('postgres', "SELECT lease_acquire_shared('r', '1 h', 'ann')");
+$bob->query_safe("SELECT lease_acquire_shared('r', '$short s', 'bob'); BEGIN; SELECT lease_renew('r', '1 h', 'bob')");
+$ann->query_safe($until_over);
+$pid = begin_query($ann, "SELECT lease_transfer('r', 'ann', 'bob')");
+wait_until_blocked($node, $pid);
+$bob->query_safe('COMMIT');
+like(finish_query($ann), qr/55006/, 'a transfer to an owner whose lease is being renewed');
+is($bob->query_safe("SELECT lease_token('r', 'bob') > 0"), 't', 'who has one lease');
 $_->quit foreach $ann, $bob, $third;
 
 $node->stop;

@@ -26,7 +26,7 @@ sub run_command
 	my ($role, $file, @before) = @_;
 
 	return [ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-v', 'VERBOSITY=verbose', '--single-transaction', '-U', $role, '-d', $node->connstr('moved'),
-		(map { ('-c', $_) } 'SET client_min_messages = warning', @before, 'SET search_path = lease'), '-f', "$folder/$file" ];
+		(map { ('-c', $_) } 'SET client_min_messages = warning', "SET lock_timeout = '${PostgreSQL::Test::Utils::timeout_default}s'", @before, 'SET search_path = lease'), '-f', "$folder/$file" ];
 }
 
 sub run_file
@@ -44,7 +44,9 @@ sub value
 
 is(run_file('app', 'lease_lock.sql', 'CREATE SCHEMA lease'), '', 'the portable edition is there');
 value("GRANT USAGE ON SCHEMA lease TO PUBLIC; GRANT EXECUTE ON FUNCTION lease_break(text, interval) TO admin; GRANT EXECUTE ON FUNCTION lease_purge() TO admin WITH GRANT OPTION;
-	REVOKE EXECUTE ON FUNCTION lease_acquire_shared(text, interval, text) FROM PUBLIC");
+	REVOKE EXECUTE ON FUNCTION lease_acquire_shared(text, interval, text), lease_transfer(text, text, text) FROM PUBLIC;
+	REVOKE SELECT ON lease_status FROM PUBLIC; GRANT SELECT ON lease_status TO worker");
+value("SELECT lease_acquire('high', '1 day', 'ann'), lease_release('high', 'ann'); UPDATE lease_lock SET token = token + 1e15::int8 WHERE resource = 'high'");
 value("SELECT lease_acquire('x', '1 day', 'ann'), lease_acquire_permit('p', 2, '1 day', 'a'), lease_acquire_permit('p', 2, '1 day', 'b');
 	SELECT lease_request('counted', '1 day', 'ann', if_own => 'count', payload => '{\"n\": 1}') FROM generate_series(1, 2);
 	SELECT lease_request('kept', '1 day', 'ann', min_hold => '1 day'); SELECT lease_release('kept', 'ann')", 'worker');
@@ -58,6 +60,37 @@ $node->safe_psql('moved', 'CREATE VIEW mine AS TABLE lease.lease_status');
 like(run_file('postgres', 'to_extension.sql'), qr/2BP01/, 'a view that depends on it stops it');
 is(value($leases, 'worker'), $before, 'and it is as it was');
 $node->safe_psql('moved', 'DROP VIEW mine');
+
+# Renewals wait behind it, so it waits for nobody for long.
+{
+	my $open = $node->background_psql('moved', extra_params => [ '-U', 'worker' ]);
+
+	$open->query_safe("BEGIN; SELECT lease.lease_token('x', 'ann')");
+	like(run_file('postgres', 'to_extension.sql', 'RESET lock_timeout'), qr/55P03/, 'a transaction that stays open stops it');
+	$open->query_safe('COMMIT');
+	$open->quit;
+	is(value($leases, 'worker'), $before, 'and it is as it was');
+}
+
+# The owner of the schema adds something to the table that the planner evaluates.
+value("CREATE SCHEMA planned; CREATE SEQUENCE planned.calls;
+	CREATE FUNCTION planned.run(t text) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS
+		'BEGIN PERFORM pg_catalog.nextval(''planned.calls'') WHERE current_user = ''postgres''; RETURN true; END'");
+foreach (
+	[ 'predicate', q{CREATE INDEX odd ON lease_lock (token) WHERE planned.run('x')}, 'DROP INDEX odd' ],
+	[ 'index expression', q{CREATE INDEX odd ON lease_lock (planned.run('x'))}, 'DROP INDEX odd' ],
+	[ 'statistics', q{CREATE STATISTICS odd ON (planned.run(resource)), token FROM lease_lock}, 'DROP STATISTICS odd' ],
+	[ 'check', q{ALTER TABLE lease_lock ADD CONSTRAINT odd CHECK (planned.run('x'))}, 'ALTER TABLE lease_lock DROP CONSTRAINT odd' ],
+	[ 'generated column', q{ALTER TABLE lease_lock ADD odd bool GENERATED ALWAYS AS (planned.run('x')) STORED}, 'ALTER TABLE lease_lock DROP odd' ])
+{
+	my ($name, $add, $drop) = @$_;
+
+	value($add);
+	like(run_file('postgres', 'to_extension.sql', 'SET constraint_exclusion = on'), qr/42809.*has an expression of a user/, "a $name stops it");
+	value($drop);
+	is(value('SELECT is_called FROM planned.calls'), 'f', 'and is not evaluated');
+}
+is(value($leases, 'worker'), $before, 'and it is as it was');
 
 # The owner of the schema replaces the table by something that runs a function of his with the rights of the superuser, a view
 # or the cast of a type, while the script waits for him.
@@ -74,7 +107,7 @@ foreach my $kind (sort keys %replacement)
 
 	$owner->query_safe('BEGIN; LOCK TABLE lease.lease_lock');
 	my $script = IPC::Run::start([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-v', 'VERBOSITY=verbose', '--single-transaction',
-			'-d', $node->connstr('moved') . ' user=postgres application_name=script', '-c', 'SET search_path = lease', '-f', "$folder/to_extension.sql" ],
+			'-d', $node->connstr('moved') . ' user=postgres application_name=script', '-c', "SET lock_timeout = '${PostgreSQL::Test::Utils::timeout_default}s'", '-c', 'SET search_path = lease', '-f', "$folder/to_extension.sql" ],
 		'<', \undef, '>', '/dev/null', '2>', \$stderr);
 	$node->poll_query_until('moved', "SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'script' AND wait_event_type = 'Lock'")
 	  or die 'the script does not wait';
@@ -137,6 +170,11 @@ is(value("SELECT count(*) FROM pg_proc WHERE pronamespace = 'lease'::regnamespac
 is(value("SELECT has_function_privilege('admin', 'lease_break(text,interval)', 'EXECUTE'), has_function_privilege('admin', 'lease_purge()', 'EXECUTE WITH GRANT OPTION'),
 	has_function_privilege('worker', 'lease_acquire_shared(text,interval,text)', 'EXECUTE'), has_function_privilege('worker', 'lease_break(text,interval)', 'EXECUTE'),
 	has_function_privilege('worker', 'lease_acquire(text,interval,text)', 'EXECUTE')"), 't|t|f|f|t', 'privileges are as before');
+is(value("SELECT has_function_privilege('worker', 'lease_transfer(text,text,text)', 'EXECUTE'), has_table_privilege('worker', 'lease_status', 'SELECT'), has_table_privilege('admin', 'lease_status', 'SELECT')"),
+	'f|t|f', 'what PUBLIC may not do any more, it may not do afterwards');
+is(value("SELECT has_function_privilege('app', 'lease_break(text,interval)', 'EXECUTE'), has_function_privilege('app', 'lease_transfer(text,text,text)', 'EXECUTE'), has_table_privilege('app', 'lease_status', 'SELECT')"),
+	't|t|t', 'the former owner keeps its privileges');
+is(value("SELECT token > 1e15 FROM lease_request('high', '1 h', 'ann')"), 't', 'tokens go on above those that were raised');
 my @errors = map { /ERROR:  (\w{5}: .*)/ ? $1 : () } map { split /\n/, slurp_file($_->{report}) } @runs;
 is(join("\n", grep { !/^(42501|42704|42883|42P01|XX000|55000): / } @errors), '', 'calls at that moment failed with errors that say so');
 cmp_ok(scalar @errors, '<=', 8, 'each once');
