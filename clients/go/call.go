@@ -142,6 +142,8 @@ func (c *call) ask(ctx context.Context, used *link, until moment) (lease *Lease,
 	if until != never {
 		limit = until.left() + patience
 	}
+	c.leases.asks(c, true)
+	defer c.leases.asks(c, false)
 	result := used.run(asking, connecting, limit, func(schema string, conn *pgx.Conn) string {
 		return c.request.statement(schema, conn, until, c.unanswered > 0)
 	})

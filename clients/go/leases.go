@@ -66,7 +66,7 @@ type Leases struct {
 	schema string     // where the functions are, quoted; empty if it is not known
 	keeper *keeper
 	lines  map[string]*line
-	calls  map[*call]bool
+	calls  map[*call]bool // true while a request of it is at the server
 	ended  sync.WaitGroup // of the calls
 }
 
@@ -195,7 +195,7 @@ func (l *Leases) acquire(ctx context.Context, resource string, ttl time.Duration
 		return nil, &Closed{ofResource{resource}}
 	}
 	c, done := newCall(l, r), make(chan struct{})
-	l.calls[c] = true
+	l.calls[c] = false
 	l.ended.Add(1)
 	l.mutex.Unlock()
 	bound, cancel := context.WithCancel(ctx)
@@ -222,6 +222,12 @@ func (l *Leases) acquire(ctx context.Context, resource string, ttl time.Duration
 		return nil, &Closed{ofResource{resource}}
 	}
 	return c.lease, c.err
+}
+
+func (l *Leases) asks(c *call, asks bool) {
+	l.mutex.Lock()
+	l.calls[c] = asks
+	l.mutex.Unlock()
 }
 
 func (l *Leases) callEnds(c *call) {
@@ -318,12 +324,19 @@ func (l *Leases) Close(ctx context.Context) []string {
 	}
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	left := []string{}
-	for _, e := range l.keeper.endings {
-		left = append(left, e.resource)
+	left, named := []string{}, map[string]bool{}
+	name := func(resource string) {
+		if !named[resource] {
+			left, named[resource] = append(left, resource), true
+		}
 	}
-	for c := range l.calls {
-		left = append(left, c.request.resource)
+	for _, e := range l.keeper.endings {
+		name(e.resource)
+	}
+	for c, asks := range l.calls {
+		if asks {
+			name(c.request.resource)
+		}
 	}
 	return left
 }

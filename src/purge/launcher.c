@@ -209,7 +209,7 @@ static void
 wait_for_worker(BackgroundWorkerHandle *worker)
 {
 	MonotonicTime until = mono_from_now(LONGEST_VISIT);
-	pid_t		pid;
+	pid_t		pid = 0;
 
 	while (GetBackgroundWorkerPid(worker, &pid) != BGWH_STOPPED)
 	{
@@ -222,6 +222,7 @@ wait_for_worker(BackgroundWorkerHandle *worker)
 		}
 		ereport(WARNING,
 				(errmsg("terminating the worker that purges leases, because it takes too long"),
+				 pid == 0 ? errdetail("It has not started yet.") :
 				 errdetail("No leases are purged until process %d has ended.", (int) pid)));
 		TerminateBackgroundWorker(worker);
 		until = mono_from_now(LONGEST_VISIT);

@@ -267,9 +267,9 @@ do_part(void (*part) (Visit *visit), Visit *visit)
 
 /*
  * Visit the database. If notices cannot be sent, as when the queue of NOTIFY is
- * full, they are lost: rows are purged all the same. After an error the next visit
- * begins with the first block, in case the error is in the block that this one has
- * reached.
+ * full, they are lost: rows are purged all the same, and that tells nothing. After
+ * an error the next visit begins with the first block, in case the error is in the
+ * block that this one has reached.
  */
 static void
 visit_database(Visit *visit)
@@ -284,9 +284,10 @@ visit_database(Visit *visit)
 	error_context_stack = &callback;
 	report_progress(visit->next_block, visit->next_block);
 	if (!do_part(tell_expired, visit) && visit->result == VISIT_FAILED)
-		visit->told_until = visit->tell_until;
+		visit->told_until = DT_NOEND;
 	if (!do_part(purge, visit))
 		visit->next_block = 0;
+	visit->told_until = Min(visit->told_until, visit->tell_until);
 	error_context_stack = callback.previous;
 }
 

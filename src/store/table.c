@@ -313,8 +313,9 @@ store_open(LOCKMODE lockmode)
 }
 
 /*
- * Open a table without waiting for a lock; NULL if it or its primary key is locked,
- * or if its DROP was committed just now.
+ * Open a table without waiting for its lock, or that of its primary key; NULL if one
+ * is locked, or if a DROP of the table was committed just now. (Other indexes are
+ * locked after a change of the table, to be checked.)
  */
 static LeaseStore *
 try_open(Oid relid, LOCKMODE lockmode)

@@ -105,7 +105,7 @@ cmp_ok($psql->('SELECT extract(epoch FROM backend_start) FROM pg_stat_activity W
 SKIP:
 {
 	skip 'the queue of NOTIFY has no setting before 17' if $psql->('SHOW server_version_num') < 170000;
-	my $full = qr/ERROR:  too many notifications in the NOTIFY queue/;
+	my $full = qr/ERROR:  too many notifications in the NOTIFY queue.*\n.*CONTEXT:  purge of leases that ended/;
 
 	$node->append_conf('postgresql.conf', "max_notify_queue_pages = 64\nlease_lock.purge_interval = '1 s'");
 	$node->restart;

@@ -158,7 +158,7 @@ ok(slurp_file($node->logfile) !~ /PANIC|TRAP|was terminated by signal/, 'nothing
 	# Nor does the search for a deadlock wait for the table, or for its primary key.
 	foreach my $statement ('LOCK TABLE lease_lock', 'REINDEX INDEX lease_lock_pkey')
 	{
-		$waiter->query_safe(q{SET deadlock_timeout = '1 s'});
+		$waiter->query_safe(q{SET deadlock_timeout = '300 ms'});
 		send_to_short_wait($node, $waiter, sub { "SELECT lease_acquire('held', '1 hour', 'w', '$_[0] ms')" }, undef, first => 3000);
 		$locker->query_safe("BEGIN; $statement");
 		is(answer($waiter), 'f', "$statement: the wait ends, although it searches for a deadlock meanwhile");
