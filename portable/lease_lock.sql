@@ -93,15 +93,19 @@ BEGIN
 END $$;
 
 -- psql goes on after an error, unless it was told to stop. Then there must be no schema to create anything in.
-SELECT set_config('search_path', 'lease_lock_was_refused', false) AS refused
-WHERE current_setting('lease_portable.installed_by', true) IS DISTINCT FROM pg_current_xact_id()::text;
+DO $$
+BEGIN
+	IF current_setting('lease_portable.installed_by', true) IS DISTINCT FROM pg_current_xact_id()::text THEN
+		PERFORM set_config('search_path', 'lease_lock_was_refused', false);
+	END IF;
+END $$;
 
 DO $$
 BEGIN
 	IF current_setting('lease_portable.installed_by', true) IS DISTINCT FROM pg_current_xact_id()::text THEN
 		RAISE no_active_sql_transaction USING
 			MESSAGE = 'this file must run in one transaction',
-			HINT = 'psql --single-transaction, or BEGIN before it and COMMIT after it.';
+			HINT = 'psql --single-transaction, or BEGIN before it and COMMIT after it. Set search_path again.';
 	END IF;
 END $$;
 
@@ -256,8 +260,9 @@ $$;
 /*
  * Refuse code that the server runs for its definer, in a session of another role:
  * the index expressions of a table in ANALYZE, say, which a superuser or
- * autovacuum runs. There UNLISTEN is an error. Elsewhere it does nothing, as
- * nobody listens to this channel.
+ * autovacuum runs. There UNLISTEN is an error. Elsewhere it has no effect, as
+ * nobody listens to this channel; but a session that listens to others cannot
+ * prepare the transaction.
  */
 CREATE OR REPLACE FUNCTION _lease_refuse_code_of_others() RETURNS void
 	LANGUAGE plpgsql AS $$ BEGIN UNLISTEN lease_lock_caller; END $$;
@@ -539,29 +544,47 @@ $$;
 CREATE OR REPLACE FUNCTION _lease_lock_timeout() RETURNS int8
 	LANGUAGE sql STABLE AS $$ SELECT (extract(epoch FROM current_setting('lock_timeout')::interval) * 1000)::int8 $$;
 
+/* For lock_timeout: not 0, which is no limit. */
+CREATE OR REPLACE FUNCTION _lease_milliseconds(until timestamptz) RETURNS int8
+	LANGUAGE sql VOLATILE AS $$
+	SELECT CASE WHEN until IS NOT NULL THEN least(greatest(_lease_left(until) * 1000, 1), 2147483647)::int8 END
+$$;
+
 /*
  * Wait in the line of a resource: an advisory lock, which its first waiter has.
  * The lock manager grants it in the order of arrival, and lock_timeout ends the
- * wait for it. Returns false if the wait was over first.
+ * wait for it. Returns false if the wait was over first. timeout is when the
+ * lock_timeout of the caller is over, or NULL.
  */
-CREATE OR REPLACE FUNCTION _lease_line_up(resource text, until timestamptz) RETURNS bool
+CREATE OR REPLACE FUNCTION _lease_line_up(resource text, until timestamptz, timeout timestamptz) RETURNS bool
 	LANGUAGE plpgsql AS $$
 DECLARE
-	callers int8 = _lease_lock_timeout();
-	ours int8 = CASE WHEN until = 'infinity' THEN 0 ELSE least(greatest(_lease_left(until) * 1000, 1), 2147483647) END;
-	ours_is_first bool = ours > 0 AND (callers = 0 OR ours < callers);
+	callers text = current_setting('lock_timeout');
 BEGIN
-	IF ours_is_first THEN
-		PERFORM set_config('lock_timeout', ours::text, true);
-	END IF;
+	PERFORM set_config('lock_timeout', _lease_milliseconds(least(until, timeout))::text, true);
 	PERFORM pg_advisory_xact_lock(_lease_key(2, resource));
-	PERFORM set_config('lock_timeout', callers::text, true);
+	PERFORM set_config('lock_timeout', callers, true);
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN
-	IF NOT ours_is_first THEN
+	IF timeout <= until THEN
 		RAISE;
 	END IF;
 	RETURN false;
+END $$;
+
+/*
+ * A look of a waiter that stands aside: its owner has the lease. It may be granted
+ * that again, but no other one, since others wait in the line: then it is open.
+ */
+CREATE OR REPLACE FUNCTION _lease_look_aside(r _lease_request, OUT outcome _lease_outcome)
+	LANGUAGE plpgsql AS $$
+BEGIN
+	outcome := (_lease_look(r, clock_timestamp())).refusal;
+	IF outcome.reason IS NULL THEN
+		outcome := ROW(false, NULL, NULL, NULL, 'open', NULL, NULL, NULL);
+	ELSIF outcome.reason = 'own' AND r.if_own <> 'refuse' THEN
+		outcome := _lease_reacquire(r, outcome);
+	END IF;
 END $$;
 
 /*
@@ -573,19 +596,18 @@ END $$;
  * An owner that has the lease itself stands aside, since others can be granted
  * what it cannot. When that changes, the function returns, and is called again.
  */
-CREATE OR REPLACE FUNCTION _lease_wait_any(r _lease_request, resources text[], until timestamptz, INOUT outcome _lease_outcome)
+CREATE OR REPLACE FUNCTION _lease_wait_any(r _lease_request, resources text[], until timestamptz, timeout timestamptz, INOUT outcome _lease_outcome)
 	LANGUAGE plpgsql AS $$
 DECLARE
 	several bool = cardinality(resources) > 1;
-	aside bool = outcome.reason = 'own';
+	aside bool = outcome.reason = 'own' AND NOT several;
 	pause float8 = 0.002;
 	remaining float8;
-	timeout timestamptz = clock_timestamp() + nullif(_lease_lock_timeout(), 0) * interval '1 ms';
 BEGIN
-	PERFORM _lease_require_fresh_looks();
-	IF several OR aside OR _lease_line_up(resources[1], until) THEN
+	r.resource := resources[1];
+	IF several OR aside OR _lease_line_up(r.resource, until, timeout) THEN
 		LOOP
-			outcome := _lease_try_any(r, resources);
+			outcome := CASE WHEN aside THEN _lease_look_aside(r) ELSE _lease_try_any(r, resources) END;
 			remaining := _lease_left(until);
 			EXIT WHEN outcome.granted OR remaining <= 0 OR NOT several AND (outcome.reason = 'own') <> aside;
 			IF timeout <= clock_timestamp() THEN
@@ -609,6 +631,7 @@ CREATE OR REPLACE FUNCTION _lease_acquire(r _lease_request, resources text[], wa
 	LANGUAGE plpgsql AS $$
 DECLARE
 	until timestamptz = coalesce(clock_timestamp() + wait, 'infinity');
+	timeout timestamptz = clock_timestamp() + nullif(_lease_lock_timeout(), 0) * interval '1 ms';
 BEGIN
 	IF current_setting('transaction_read_only')::bool THEN
 		RAISE read_only_sql_transaction USING MESSAGE = 'cannot acquire a lease in a read-only transaction';
@@ -616,8 +639,12 @@ BEGIN
 	PERFORM _lease_refuse_code_of_others();
 	r.role := _lease_caller();
 	outcome := _lease_try_any(r, resources);
-	WHILE NOT outcome.granted AND wait IS DISTINCT FROM '0' AND _lease_left(until) > 0 LOOP
-		outcome := _lease_wait_any(r, resources, until, outcome);
+	IF outcome.granted OR wait = '0' THEN
+		RETURN;
+	END IF;
+	PERFORM _lease_require_fresh_looks();
+	WHILE NOT outcome.granted AND _lease_left(until) > 0 LOOP
+		outcome := _lease_wait_any(r, resources, until, timeout, outcome);
 	END LOOP;
 END $$;
 
@@ -1008,6 +1035,17 @@ END $$;
 COMMENT ON FUNCTION lease_token(text, text) IS
 	'fencing token of a lease that this owner holds, NULL if it does not hold it';
 
+CREATE OR REPLACE FUNCTION _lease_refuse_second(l lease_lock, new_owner text) RETURNS void
+	LANGUAGE plpgsql AS $$
+BEGIN
+	IF new_owner <> l.owner COLLATE "C" AND EXISTS (SELECT FROM lease_lock AS o
+			WHERE o.resource = l.resource AND o.owner = new_owner COLLATE "C" AND o.expires_at > clock_timestamp()) THEN
+		RAISE object_in_use USING
+			MESSAGE = format('new owner already has a lease on "%s"', _lease_shown(l.resource)),
+			HINT = 'An owner has at most one lease on a resource.';
+	END IF;
+END $$;
+
 /*
  * The lease gets a new token, so slot 0, which has the last one, is locked
  * first, as by a grant; but not by somebody who has no lease there. If the lease
@@ -1029,18 +1067,14 @@ BEGIN
 	PERFORM _lease_require_rights(l);
 	PERFORM FROM lease_lock AS t WHERE t.resource = l.resource AND t.slot = 0 FOR UPDATE;
 	l := _lease_find(resource, owner, NULL, true);
+	PERFORM _lease_refuse_second(l, new_owner);
 	-- A former lease of the new owner that somebody renews may become held again.
-	PERFORM FROM lease_lock AS t WHERE t.resource = l.resource AND t.owner = new_owner COLLATE "C" FOR UPDATE;
+	PERFORM FROM lease_lock AS t WHERE t.resource = l.resource AND t.owner = new_owner COLLATE "C" FOR NO KEY UPDATE;
 	now := clock_timestamp();
 	IF l.resource IS NULL OR l.expires_at <= now THEN
 		RAISE SQLSTATE 'LEASE';
 	END IF;
-	IF new_owner <> owner COLLATE "C" AND EXISTS (SELECT FROM lease_lock AS o
-			WHERE o.resource = l.resource AND o.owner = new_owner COLLATE "C" AND o.expires_at > now) THEN
-		RAISE object_in_use USING
-			MESSAGE = format('new owner already has a lease on "%s"', _lease_shown(resource)),
-			HINT = 'An owner has at most one lease on a resource.';
-	END IF;
+	PERFORM _lease_refuse_second(l, new_owner);
 	l.token := _lease_next_token((SELECT max(t.token) FROM lease_lock AS t WHERE t.resource = l.resource), now);
 	UPDATE lease_lock AS t SET token = l.token WHERE t.resource = l.resource AND t.slot IN (0, l.slot) AND (t.slot = l.slot OR t.owner IS NULL);
 	UPDATE lease_lock AS t SET owner = new_owner, holds = 1, granted_at = now, xid = pg_current_xact_id()

@@ -1,7 +1,7 @@
 /*
  * Replace the portable edition of lease_lock by the extension, in one
- * transaction. Leases, owners and tokens are taken along, and so are the grants
- * of EXECUTE on the functions. Run it as a superuser, after make install:
+ * transaction. Leases, owners and tokens are taken along, and so are the
+ * privileges on the functions and on lease_status. Run it as a superuser, after make install:
  *
  *	psql --single-transaction -c 'SET search_path = lease' -f to_extension.sql
  *
@@ -24,6 +24,10 @@ DO $$
 DECLARE
 	home text = current_setting('lease_portable.schema');
 	portable regclass;
+	-- The owner may have made others, under names of the extension's.
+	functions name[] = '{lease_acquire, lease_acquire_all, lease_acquire_any, lease_acquire_permit, lease_acquire_shared, lease_assert, lease_assert_token,
+		lease_break, lease_contended, lease_portable_version, lease_purge, lease_release, lease_release_all, lease_renew, lease_renew_all, lease_renew_several,
+		lease_request, lease_set_payload, lease_token, lease_transfer, lease_wait}';
 	part record;
 	privilege record;
 BEGIN
@@ -59,7 +63,7 @@ BEGIN
 	-- Those of the owner, too: the extension belongs to the superuser. The view has no arguments.
 	CREATE TEMP TABLE lease_privileges ON COMMIT DROP AS
 		SELECT p.proname AS name, oidvectortypes(p.proargtypes) AS arguments, p.proacl AS acl, acldefault('f', p.proowner) AS default_acl
-		FROM pg_proc AS p WHERE p.pronamespace = home::regnamespace AND p.proname ^@ 'lease_'
+		FROM pg_proc AS p WHERE p.pronamespace = home::regnamespace AND p.proname = ANY (functions)
 		UNION ALL
 		SELECT c.relname, NULL, c.relacl, acldefault('r', c.relowner) FROM pg_class AS c WHERE c.oid = to_regclass(home || '.lease_status');
 
@@ -69,7 +73,7 @@ BEGIN
 		EXECUTE format('DROP VIEW %s.lease_status', home);
 		FOR part IN
 			SELECT oid::regprocedure AS name FROM pg_proc
-			WHERE pronamespace = home::regnamespace AND (proname ^@ 'lease_' OR proname ^@ '_lease_')
+			WHERE pronamespace = home::regnamespace AND (proname = ANY (functions) OR proname ^@ '_lease_')
 		LOOP
 			EXECUTE format('DROP ROUTINE %s', part.name);
 		END LOOP;

@@ -20,6 +20,15 @@ my ($ann, $bob) = map { open_session($node) } 1, 2;
 $bob->query_safe("SET statement_timeout = '${PostgreSQL::Test::Utils::timeout_default}s'");
 $_->query_safe('SET lease_lock.purge_after = 0') foreach $ann, $bob;
 
+sub stop_process
+{
+	my ($pid) = @_;
+
+	kill('STOP', $pid) or die "stop $pid: $!";
+	1 until slurp_file("/proc/$pid/stat") =~ /\) T /;
+	return;
+}
+
 sub fresh
 {
 	$_->query('ROLLBACK') foreach $ann, $bob;
@@ -360,12 +369,49 @@ foreach my $has_it_before (1, 0)
 		$node->safe_psql('postgres', "SELECT lease_transfer('r', 'y', 'ann')");
 		$node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_locks WHERE pid = $pid AND locktype = 'advisory'") or die 'it stays in the line';
 	}
-	begin_query($bob, "SELECT lease_acquire_permit('r', 2, '1 h', 'bob', '1 h')");
+	my $waiter = begin_query($bob, "SELECT lease_acquire_permit('r', 2, '1 h', 'bob', '1 h')");
+	$node->poll_query_until('postgres', "SELECT wait_event IN ('PgSleep', 'advisory') FROM pg_stat_activity WHERE pid = $waiter") or die 'nobody waits';
 	$node->safe_psql('postgres', "SELECT lease_release('r', 'x')");
 	is(finish_query($bob) =~ s/^\n|\n$//gr, 't', 'a waiter whose owner has a permit holds up nobody' . ($has_it_before ? '' : ', even if it has got it since'));
 	$node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
 	like(finish_query($ann), qr/57014/, 'it waits on');
 }
+
+# It takes nothing that becomes free from those in the line.
+fresh();
+$node->safe_psql('postgres', "SELECT lease_acquire('r', '1 h', 'ann')");
+my $first = begin_query($bob, "SELECT lease_acquire('r', '1 h', 'bob', '1 h')");
+$node->poll_query_until('postgres', "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $first") or die 'nobody waits';
+stop_process($first);
+$pid = begin_query($ann, "SELECT lease_acquire('r', '1 h', 'ann', '1 h')");
+$node->poll_query_until('postgres', "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $pid") or die 'nobody waits';
+$node->safe_psql('postgres', "SELECT lease_release('r', 'ann')");
+wait_until_blocked($node, $pid);
+kill('CONT', $first);
+is(finish_query($bob) =~ s/^\n|\n$//gr, 't', 'a waiter whose owner had the lease lets those in the line go first');
+$node->safe_psql('postgres', "SELECT lease_release('r', 'bob')");
+is(finish_query($ann) =~ s/^\n|\n$//gr, 't', 'and is granted it then');
+
+# lock_timeout counts from the begin of the wait, also if the waiter steps aside and back.
+fresh();
+$node->safe_psql('postgres', "SELECT lease_acquire('r', '1 h', 'ann')");
+$ann->query_safe("SET lock_timeout = '${\ (3 * slowness($node))} s'");
+$pid = begin_query($ann, "SELECT lease_acquire('r', '1 h', 'ann', '1 h')");
+my ($from, $to, $state) = ('ann', 'x', 'active');
+for (my $end = time + $PostgreSQL::Test::Utils::timeout_default; time < $end && $state eq 'active';)
+{
+	$state = $node->safe_psql('postgres', "SELECT lease_transfer('r', '$from', '$to'); SELECT state FROM pg_stat_activity WHERE pid = $pid") =~ s/.*\n//r;
+	($from, $to) = ($to, $from);
+}
+is($state, 'idle', 'lock_timeout ends a wait that steps aside again and again');
+like(finish_query($ann), qr/55P03/, 'with its error');
+
+# A transfer to an owner who has a lease waits for nothing of his.
+fresh();
+$node->safe_psql('postgres', "SELECT lease_acquire_shared('r', '1 h', 'ann'), lease_acquire_shared('r', '1 h', 'bob')");
+$bob->query_safe("BEGIN; SELECT lease_assert('r', 'bob')");
+$ann->query_safe("SET lock_timeout = '1 s'");
+answers($ann, "SELECT lease_transfer('r', 'ann', 'bob')", '55006', 'a transfer to an owner who relies on a lease of his is refused at once');
 
 # A lease that expired while an open transaction renews it may be held again: it counts as one of the new owner's.
 fresh();

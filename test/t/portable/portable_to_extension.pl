@@ -61,6 +61,12 @@ like(run_file('postgres', 'to_extension.sql'), qr/2BP01/, 'a view that depends o
 is(value($leases, 'worker'), $before, 'and it is as it was');
 $node->safe_psql('moved', 'DROP VIEW mine');
 
+# The owner makes functions that the extension has for administrators alone, and gives them to anybody.
+value("CREATE FUNCTION lease_stats_reset() RETURNS void LANGUAGE sql AS ''; GRANT EXECUTE ON FUNCTION lease_stats_reset() TO worker");
+like(run_file('postgres', 'to_extension.sql'), qr/42723/, 'a function of a name of the extension stops it');
+value('DROP FUNCTION lease_stats_reset()');
+value("CREATE FUNCTION lease_mine() RETURNS int LANGUAGE sql AS 'SELECT 1'");
+
 # Renewals wait behind it, so it waits for nobody for long.
 {
 	my $open = $node->background_psql('moved', extra_params => [ '-U', 'worker' ]);
@@ -174,6 +180,7 @@ is(value("SELECT has_function_privilege('worker', 'lease_transfer(text,text,text
 	'f|t|f', 'what PUBLIC may not do any more, it may not do afterwards');
 is(value("SELECT has_function_privilege('app', 'lease_break(text,interval)', 'EXECUTE'), has_function_privilege('app', 'lease_transfer(text,text,text)', 'EXECUTE'), has_table_privilege('app', 'lease_status', 'SELECT')"),
 	't|t|t', 'the former owner keeps its privileges');
+is(value('SELECT lease_mine()', 'worker'), 1, 'and a function of its own');
 is(value("SELECT token > 1e15 FROM lease_request('high', '1 h', 'ann')"), 't', 'tokens go on above those that were raised');
 my @errors = map { /ERROR:  (\w{5}: .*)/ ? $1 : () } map { split /\n/, slurp_file($_->{report}) } @runs;
 is(join("\n", grep { !/^(42501|42704|42883|42P01|XX000|55000): / } @errors), '', 'calls at that moment failed with errors that say so');
