@@ -108,7 +108,7 @@ $node->safe_psql('postgres', q{
 	CREATE FUNCTION evil.harmless(x int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN evil.act(x); END';
 	CREATE TABLE evil.bait AS SELECT 1 AS x;
 	CREATE INDEX ON evil.bait (evil.harmless(x))}, extra_params => [ '-U', 'evil' ]);
-foreach ("lease_request('mine', '1 h', 'x')", "lease_release('mine', 'secret')", "lease_release_all('secret')", "lease_renew('mine', '1 h', 'secret')", "lease_renew_all('1 h', 'secret')",
+foreach ("lease_request('mine', '1 h', 'x')", "lease_request('mine', '1 h', 'secret', if_own => 'renew')", "lease_acquire('another', '1 h', 'x')", "lease_release('mine', 'secret')", "lease_release_all('secret')", "lease_renew('mine', '1 h', 'secret')", "lease_renew_all('1 h', 'secret')",
 	"lease_transfer('mine', 'secret', 'x')", "lease_set_payload('mine', 'secret', '1')", "lease_assert('mine', 'secret')", "lease_assert_token('mine', $token)")
 {
 	$node->safe_psql('postgres', "CREATE OR REPLACE FUNCTION evil.act(x int) RETURNS int LANGUAGE plpgsql AS \$\$ BEGIN PERFORM lease.$_; RETURN x; END \$\$", extra_params => [ '-U', 'evil' ]);
