@@ -1062,7 +1062,6 @@ DECLARE
 	now timestamptz;
 BEGIN
 	PERFORM _lease_check_name('resource', resource), _lease_check_name('owner', owner), _lease_check_name('new owner', new_owner);
-	PERFORM _lease_refuse_code_of_others();
 	SELECT * INTO l FROM lease_lock AS t
 	WHERE t.resource = lease_transfer.resource COLLATE "C" AND t.owner = lease_transfer.owner COLLATE "C" AND t.expires_at > clock_timestamp();
 	IF NOT FOUND THEN
@@ -1072,7 +1071,7 @@ BEGIN
 	PERFORM FROM lease_lock AS t WHERE t.resource = l.resource AND t.slot = 0 FOR UPDATE;
 	l := _lease_find(resource, owner, NULL, true);
 	PERFORM _lease_refuse_second(l, new_owner);
-	-- A former lease of the new owner that somebody renews may become held again.
+	-- A former lease of the new owner that somebody renews may become held again: it is waited for, and looked at once more.
 	PERFORM FROM lease_lock AS t WHERE t.resource = l.resource AND t.owner = new_owner COLLATE "C" FOR NO KEY UPDATE;
 	now := clock_timestamp();
 	IF l.resource IS NULL OR l.expires_at <= now THEN

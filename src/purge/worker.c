@@ -287,7 +287,7 @@ visit_database(Visit *visit)
 		visit->told_until = DT_NOEND;
 	if (!do_part(purge, visit))
 		visit->next_block = 0;
-	visit->told_until = Min(visit->told_until, visit->tell_until);
+	visit->told_until = Min(visit->told_until, visit->tell_until);	/* told, or lost */
 	error_context_stack = callback.previous;
 }
 
