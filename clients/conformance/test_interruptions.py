@@ -69,19 +69,35 @@ def interrupt(program, server, call, resource, after):
     return failed
 
 
-def test_an_interrupted_request_for_a_counted_lease_leaves_no_count(program, server, proxy):
-    """The server gets it afterwards. Nobody could end what has no answer: the owner has other holds."""
-    program.open(server.dsn(proxy.port))
-    program.hold("again", "x", ttl=3600, if_own="count")
+def interrupt_on_its_way(program, proxy, *hold, then=lambda: None, **options):
+    """Interrupt the hold before its request is at the server, which gets it after `then`."""
     interrupted, asked = [], queue.Queue()
 
     def interrupt():
         command = asked.get(timeout=LONG)
         program("interrupt", of=command.id)
-        interrupted.append(command.error().name)
+        name = command.error().name
+        then()
+        interrupted.append(name)
     proxy.on("lease_request", interrupt)
-    asked.put(program.start_hold("again", "y", ttl=3600, if_own="count"))
+    asked.put(program.start_hold(*hold, ttl=3600, **options))
     wait_until(lambda: interrupted == ["Interrupted"])
+
+
+def test_a_request_that_comes_after_its_release_leaves_nothing(program, server, proxy):
+    def is_released():
+        return server.value("SELECT count(*) FROM pg_stat_activity WHERE query ~* 'lease_release' AND state = 'idle'") > 0
+    program.open(server.dsn(proxy.port))
+    interrupt_on_its_way(program, proxy, "late", wait=LONG, then=lambda: wait_until(is_released))
+    time.sleep(2)
+    assert server.held("late") == []
+
+
+def test_an_interrupted_request_for_a_counted_lease_leaves_no_count(program, server, proxy):
+    """Nobody could end what has no answer: the owner has other holds."""
+    program.open(server.dsn(proxy.port))
+    program.hold("again", "x", ttl=3600, if_own="count")
+    interrupt_on_its_way(program, proxy, "again", "y", if_own="count")
     assert program("release", lease="x") is True
     wait_until(lambda: not server.is_held("again"))
 

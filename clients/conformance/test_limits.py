@@ -40,11 +40,14 @@ def test_a_transaction_waits_for_a_server_that_is_full_for_a_moment(program, ser
     transaction.answer(limit=SHORT)
 
 
-def test_close_ends_beside_a_wait_without_limit(program, server):
+@pytest.mark.parametrize("when", ["connecting", "waiting"])
+def test_close_ends_beside_a_wait_without_limit(program, server, proxy, when):
     server.sql("SELECT lease_acquire('w', '1 hour', 'other')")
-    program.open(server.dsn())
+    program.open(server.dsn(proxy.port))
+    if when == "connecting":
+        proxy.delay = {"request": 0.5, "answer": 0.5}
     waiting = program.start_hold("w", wait=None)
-    wait_until(lambda: server.waiters("w") == 1)
+    wait_until(lambda: len(proxy.sockets) > 1 if when == "connecting" else server.waiters("w") == 1)
     assert program("close", client="a", limit=SHORT) == []
     assert waiting.error().name == "Closed"
     wait_until(lambda: server.waiters("w") == 0)
