@@ -264,6 +264,8 @@ note_why_taken(Lease *lease)
 
 	free(lease->why_taken);
 	lease->may_be_own &= strcmp(reason, "own") == 0;
+	/* An open transaction may be that of a request without an answer. */
+	lease->is_uncertain &= strcmp(reason, "open") == 0 && lease->options->owner_is_unique;
 	if (strcmp(reason, "failover") == 0)
 		lease->why_taken = pg_strdup("not granted yet: the server became the primary a short time "
 									 "ago (lease_lock.failover_wait)");
@@ -297,11 +299,10 @@ note_grant(Lease *lease)
 }
 
 static void
-forget_grant(Lease *lease)
+forget_token(Lease *lease)
 {
 	free(lease->token);
 	lease->token = NULL;
-	lease->is_uncertain = false;
 }
 
 /* No command has run: the lease is not kept for its min_hold. */
@@ -322,7 +323,8 @@ undo_grant(Lease *lease)
 	char	   *error = pg_strdup(lease->connection.error);
 
 	(void) give_back(lease);
-	forget_grant(lease);
+	forget_token(lease);
+	lease->is_uncertain = false;
 	note_uncertainty(lease);
 	connection_note_error(&lease->connection, error, "", ERROR_AGAIN);
 	free(error);
@@ -474,7 +476,7 @@ lease_acquire(Lease *lease)
 		}
 		if (outcome == REFUSED)
 		{
-			forget_grant(lease);	/* one that came late is over */
+			forget_token(lease);	/* a grant that came late is over */
 			if (clock_now() >= give_up_at)
 				return give_up_taken(lease);
 			outcome = wait_in_line(lease, give_up_at);
@@ -591,6 +593,18 @@ lease_release(Lease *lease, bool at_once)
 	return outcome;
 }
 
+/* A request without an answer may still be under way at the server: look for its grant for a while. */
+static Outcome
+give_back_if_granted(Lease *lease)
+{
+	Time		until = clock_now() + patience(lease);
+	Outcome		outcome;
+
+	while ((outcome = give_back(lease)) == REFUSED && clock_now() < until)
+		wait_until(clock_now() + SECOND / 10, NULL);
+	return outcome;
+}
+
 /*
  * A signal ends lease_run while it waits for the lease, or it has given up: leave the queue, and
  * release what may have been granted. TOO_LATE if that is not known.
@@ -611,5 +625,5 @@ lease_give_up(Lease *lease)
 	}
 	if (!is_held)
 		return REFUSED;
-	return give_back(lease);
+	return lease->token != NULL ? give_back(lease) : give_back_if_granted(lease);
 }

@@ -41,6 +41,8 @@ acquire_or_exit(Lease *lease)
 			return;
 		case REFUSED:
 			lease_warning("%s", lease->why_taken);
+			if (lease->is_uncertain)
+				give_up(lease);
 			connection_close(&lease->connection);
 			leave(lease->options->conflict_exit_code);
 		case TOO_LATE:

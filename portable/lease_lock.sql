@@ -24,6 +24,9 @@
  *	it is renewed					FOR NO KEY UPDATE	its end, another renewal
  *	it ends, or is taken over		FOR UPDATE			all of them
  *
+ * FOR KEY SHARE does not always fail on an old version of a row. So an assertion
+ * looks again when it has the lock, which nobody can pass any more.
+ *
  * A grant of any mode locks and writes slot 0. So all grants of a resource come
  * one after the other, and the second one looks after the first one has
  * committed. An old snapshot (REPEATABLE READ) cannot lock the row that was
@@ -387,6 +390,9 @@ BEGIN
 		WHERE resource = r.resource AND owner = r.owner AND mode = r.mode AND expires_at > clock_timestamp() AND _lease_may_act(role);
 		outcome.reason := CASE WHEN FOUND THEN 'open' ELSE outcome.reason END;
 		RETURN;
+	ELSIF l.expires_at <= clock_timestamp() THEN		-- others may have been granted what was free then
+		outcome.reason := 'open';
+		RETURN;
 	ELSIF r.if_own = 'count' AND l.holds = 2147483647 THEN
 		RAISE program_limit_exceeded USING
 			MESSAGE = format('lease on "%s" was acquired too many times by the same owner', _lease_shown(r.resource)),
@@ -587,6 +593,24 @@ BEGIN
 	END IF;
 END $$;
 
+/* Does the owner have a lease on the resource? Whatever a look says: another transaction may have locked it for a moment. */
+CREATE OR REPLACE FUNCTION _lease_is_own(r _lease_request) RETURNS bool
+	LANGUAGE sql VOLATILE AS $$
+	SELECT EXISTS (SELECT FROM lease_lock WHERE resource = r.resource AND owner = r.owner AND expires_at > clock_timestamp())
+$$;
+
+/* Does somebody wait in the line? The lock that this takes is given back. */
+CREATE OR REPLACE FUNCTION _lease_has_line(resource text) RETURNS bool
+	LANGUAGE plpgsql AS $$
+DECLARE
+	is_free bool;
+BEGIN
+	is_free := pg_try_advisory_xact_lock(_lease_key(2, resource));
+	RAISE SQLSTATE 'LEASE';
+EXCEPTION WHEN SQLSTATE 'LEASE' THEN
+	RETURN NOT is_free;
+END $$;
+
 /*
  * Try until one of the leases is granted, or the wait is over. Waiters for one
  * lease take turns; of these, the first looks again after 2 to 100 ms. A wait
@@ -600,16 +624,17 @@ CREATE OR REPLACE FUNCTION _lease_wait_any(r _lease_request, resources text[], u
 	LANGUAGE plpgsql AS $$
 DECLARE
 	several bool = cardinality(resources) > 1;
-	aside bool = outcome.reason = 'own' AND NOT several;
+	aside bool;
 	pause float8 = 0.002;
 	remaining float8;
 BEGIN
 	r.resource := resources[1];
+	aside := NOT several AND _lease_is_own(r);
 	IF several OR aside OR _lease_line_up(r.resource, until, timeout) THEN
 		LOOP
 			outcome := CASE WHEN aside THEN _lease_look_aside(r) ELSE _lease_try_any(r, resources) END;
 			remaining := _lease_left(until);
-			EXIT WHEN outcome.granted OR remaining <= 0 OR NOT several AND (outcome.reason = 'own') <> aside;
+			EXIT WHEN outcome.granted OR remaining <= 0 OR NOT several AND _lease_is_own(r) <> aside;
 			IF timeout <= clock_timestamp() THEN
 				RAISE lock_not_available USING MESSAGE = 'canceling statement due to lock timeout';
 			END IF;
@@ -637,7 +662,11 @@ BEGIN
 		RAISE read_only_sql_transaction USING MESSAGE = 'cannot acquire a lease in a read-only transaction';
 	END IF;
 	r.role := _lease_caller();
-	outcome := _lease_try_any(r, resources);
+	IF wait IS DISTINCT FROM '0' AND cardinality(resources) = 1 AND _lease_has_line(resources[1]) THEN
+		outcome := _lease_look_aside(r);
+	ELSE
+		outcome := _lease_try_any(r, resources);
+	END IF;
 	IF NOT outcome.granted AND wait IS DISTINCT FROM '0' THEN
 		PERFORM _lease_require_fresh_looks();
 		WHILE NOT outcome.granted AND _lease_left(until) > 0 LOOP
@@ -1113,6 +1142,27 @@ BEGIN
 END $$;
 
 /*
+ * Is the lease still held, after its row was locked FOR KEY SHARE? If the row was
+ * renewed and the lease ended in one transaction, say, the server locks the row as
+ * it is now, and returns it as it was. In a snapshot that stays, only a stronger
+ * lock shows that: it fails with 40001, or is given back.
+ */
+CREATE OR REPLACE FUNCTION _lease_is_still(l lease_lock) RETURNS bool
+	LANGUAGE plpgsql AS $$
+BEGIN
+	IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+		BEGIN
+			PERFORM FROM lease_lock WHERE resource = l.resource AND slot = l.slot FOR SHARE;
+			RAISE SQLSTATE 'LEASE';
+		EXCEPTION WHEN SQLSTATE 'LEASE' THEN
+			NULL;
+		END;
+	END IF;
+	RETURN EXISTS (SELECT FROM lease_lock
+		WHERE resource = l.resource AND slot = l.slot AND owner = l.owner AND token = l.token AND expires_at > clock_timestamp());
+END $$;
+
+/*
  * Lock the row of the lease FOR KEY SHARE. Nobody can end or take over the
  * lease until the transaction ends, but it can be renewed.
  */
@@ -1122,9 +1172,12 @@ DECLARE
 	l lease_lock;
 BEGIN
 	PERFORM _lease_check_name('resource', resource), _lease_check_name('owner', owner), _lease_refuse_code_of_others();
-	SELECT * INTO l FROM lease_lock AS r
-	WHERE r.resource = lease_assert.resource COLLATE "C" AND r.owner = lease_assert.owner COLLATE "C" AND r.expires_at > clock_timestamp() FOR KEY SHARE;
-	IF NOT FOUND OR l.expires_at <= clock_timestamp() THEN		-- it may have expired while this call waited
+	LOOP
+		SELECT * INTO l FROM lease_lock AS r
+		WHERE r.resource = lease_assert.resource COLLATE "C" AND r.owner = lease_assert.owner COLLATE "C" AND r.expires_at > clock_timestamp() FOR KEY SHARE;
+		EXIT WHEN NOT FOUND OR _lease_is_still(l);
+	END LOOP;
+	IF NOT FOUND THEN
 		SELECT * INTO l FROM lease_lock AS r WHERE r.resource = lease_assert.resource COLLATE "C" AND r.owner = lease_assert.owner COLLATE "C" ORDER BY r.token DESC LIMIT 1;
 		PERFORM _lease_refuse_assertion(l, resource, format('is not held by owner "%s"', _lease_shown(owner)));
 	END IF;
@@ -1140,10 +1193,13 @@ DECLARE
 	l lease_lock;
 BEGIN
 	PERFORM _lease_check_name('resource', resource), _lease_require_token(resource, token), _lease_refuse_code_of_others();
-	SELECT * INTO l FROM lease_lock AS r
-	WHERE r.resource = lease_assert_token.resource COLLATE "C" AND r.token = lease_assert_token.token AND r.owner IS NOT NULL
-		AND r.expires_at > clock_timestamp() FOR KEY SHARE;
-	IF NOT FOUND OR l.expires_at <= clock_timestamp() THEN
+	LOOP
+		SELECT * INTO l FROM lease_lock AS r
+		WHERE r.resource = lease_assert_token.resource COLLATE "C" AND r.token = lease_assert_token.token AND r.owner IS NOT NULL
+			AND r.expires_at > clock_timestamp() FOR KEY SHARE;
+		EXIT WHEN NOT FOUND OR _lease_is_still(l);
+	END LOOP;
+	IF NOT FOUND THEN
 		SELECT * INTO l FROM lease_lock AS r
 		WHERE r.resource = lease_assert_token.resource COLLATE "C" AND r.token = lease_assert_token.token AND r.owner IS NOT NULL;
 		PERFORM _lease_refuse_assertion(l, resource, format('with token %s is not held', token));

@@ -171,5 +171,27 @@ is_run(finish_run($standby), 0, qr/^ran\n$/, qr/asking again/, 'a stand-by that 
 	is(held($node, 'grant'), 0, 'and no lease is left');
 }
 
+# The connection breaks while the grant waits for the standby. The next request is refused by its own first one.
+{
+	my $proxy = start_proxy($node);
+	my ($run, $gives_back);
+
+	$node->append_conf('postgresql.conf', "synchronous_standby_names = 'nobody'");
+	$node->restart;
+	until_sql('the checkpointer', $node, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'CheckpointerMain'}, 1);
+	$run = start_run($proxy->{connstr}, '-v', '-n', '--ttl=1h', 'open', 'echo', 'no');
+	until_sql('a wait for the standby', $node, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'}, 1);
+	tell_proxy($proxy, 'k');
+	$gives_back = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%lease_release(%' AND pid <> pg_backend_pid()};
+	until_true('it gives the lease back, or has ended', sub { !process_runs($run->{pid}) || $node->safe_psql('postgres', $gives_back) });
+	$node->adjust_conf('postgresql.conf', 'synchronous_standby_names', undef);
+	$node->reload;
+	is_run(finish_run($run), 1, $nothing, qr/asking again.*taken/s, 'a request that its own first one refuses');
+	until_sql('the first request', $node, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'}, 0);
+	is(held($node, 'open'), 0, 'leaves no lease');
+	kill('KILL', $proxy->{pid});
+	waitpid($proxy->{pid}, 0);
+}
+
 $node->stop;
 done_testing();

@@ -510,8 +510,8 @@ find_claimed(const LeaseRows *rows, const Claim *claim, OwnAction action, Timest
 }
 
 /*
- * Find a row that a break has to free, and a transaction that must end before
- * it can free all of them.
+ * Find a row that a break has to free. If a transaction must end before it can
+ * free all of them: a row that such a transaction is in the way of.
  */
 ClaimedLease
 find_breakable(const LeaseRows *rows, TimestampTz now)
@@ -521,12 +521,15 @@ find_breakable(const LeaseRows *rows, TimestampTz now)
 	for (int i = 0; i < rows->count; i++)
 	{
 		const LeaseRow *row = &rows->row[i];
+		Obstacle	busy = obstacle_to_write(row);
 
 		if (!obstacle_in(row, now).exists)
 			continue;
-		found.row = row;
-		if (obstacle_to_write(row).exists)
-			found.transaction = obstacle_to_write(row).transaction;
+		if (found.row == NULL || busy.exists)
+		{
+			found.row = row;
+			found.transaction = busy.transaction;
+		}
 	}
 	return found;
 }

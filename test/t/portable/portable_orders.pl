@@ -175,6 +175,29 @@ foreach my $call ("lease_release('r', 'bob')", "lease_renew('r', '1 h', 'bob')",
 fresh();
 $ann->query_safe("SELECT lease_acquire('r', '1 h', 'bob')");
 while_open("SELECT lease_release('r', 'bob'); $takeover", "SELECT lease_assert('r', 'bob')", '55000', 'an assertion behind a takeover fails');
+# A renewal in the same transaction, or another assertion, must not hide the end from the assertion that waits.
+foreach my $body (
+	"SELECT lease_renew('r', '1 h', 'bob'); SELECT lease_transfer('r', 'bob', 'carl')",
+	"SELECT lease_set_payload('r', 'bob', '1'); SELECT lease_transfer('r', 'bob', 'carl')",
+	"SELECT lease_renew_several('{r}', '1 h', 'bob'); SELECT lease_release('r', 'bob'); $takeover",
+	"SELECT lease_renew('r', '1 h', 'bob'); SAVEPOINT s; SELECT lease_release('r', 'bob'); RELEASE s; $takeover",
+	"SAVEPOINT s; SELECT lease_renew('r', '1 h', 'bob'); RELEASE s; SELECT lease_release('r', 'bob'); $takeover")
+{
+	foreach my $mode ('exclusive', 'permit')
+	{
+		fresh();
+		$ann->query_safe(sprintf $acquire{$mode}, 'bob');
+		my $claim = $mode eq 'permit' ? "_token('r', " . $ann->query_safe("SELECT lease_token('r', 'bob')") . ')' : "('r', 'bob')";
+		while_open($body =~ s/\Q$takeover\E/sprintf $acquire{$mode}, 'carl'/er, "SELECT lease_assert$claim", '55000', "$mode: an assertion fails behind $body");
+	}
+}
+fresh();
+$ann->query_safe(sprintf $acquire{shared}, 'bob');
+while_open("SELECT lease_renew('r', '1 h', 'bob'); SAVEPOINT s; SELECT lease_release('r', 'bob'); RELEASE s", "SELECT lease_assert('r', 'bob')", '55000', 'of a shared lease, too');
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '1 h', 'bob')");
+while_open("SELECT lease_renew('r', '1 h', 'bob'); SELECT lease_transfer('r', 'bob', 'carl'); SELECT lease_transfer('r', 'carl', 'bob')", "SELECT lease_assert('r', 'bob') > 0", 't',
+	'and finds the later lease of its owner');
 fresh();
 $ann->query_safe("SELECT lease_acquire('r', '$short s', 'bob')");
 while_open("SELECT FROM lease_lock FOR UPDATE", "SELECT lease_renew('r', '1 h', 'bob')", 'f', 'a lease that expires while its renewal waits is not renewed',
@@ -303,6 +326,33 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 }
 cmp_ok($_, '>', 10, 'requests of each outcome') foreach $failed, $refused, $granted;
 
+# An assertion by an old snapshot: of a lease that was renewed since then, and has ended, or has not.
+{
+	my $carl = open_session($node);
+
+	foreach my $level ('REPEATABLE READ', 'SERIALIZABLE')
+	{
+		foreach my $since (
+			[ '', '', 't' ],
+			[ 'renewed', "SELECT lease_renew('r', '1 h', 'ann')", '40001' ],
+			[ 'asserted and transferred', "SELECT lease_renew('r', '1 h', 'ann'); BEGIN; SELECT lease_assert('r', 'ann'); SELECT lease_transfer('r', 'ann', 'x'); COMMIT", '40001' ],
+			[ 'asserted twice and released', "BEGIN; SELECT lease_assert('r', 'ann'); %s SELECT lease_release('r', 'ann'); COMMIT", '40001' ])
+		{
+			my ($name, $sql, $expected) = @$since;
+			my ($first, $rest) = split /%s/, $sql;
+
+			fresh();
+			$ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann')");
+			$bob->query_safe("BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM lease_lock");
+			$ann->query_safe($first) if $first;
+			$carl->query_safe("SELECT lease_renew('r', '1 h', 'ann'); SELECT lease_assert('r', 'ann')") if $rest;
+			$ann->query_safe($rest) if $rest;
+			answers($bob, "SELECT lease_assert('r', 'ann') > 0", $expected, "$level: an assertion of a lease that was " . ($name || 'not written') . ' since the snapshot');
+		}
+	}
+	$carl->quit;
+}
+
 # The snapshot of the statement, or of a function that calls, is older: it is not used.
 $node->safe_psql('postgres', "CREATE FUNCTION stable_try(text) RETURNS bool STABLE LANGUAGE plpgsql AS \$\$
 	BEGIN PERFORM pg_advisory_xact_lock(1); RETURN lease_acquire(\$1, '1 h', 'bob'); END \$\$");
@@ -391,6 +441,33 @@ kill('CONT', $first);
 is(finish_query($bob) =~ s/^\n|\n$//gr, 't', 'a waiter whose owner had the lease lets those in the line go first');
 $node->safe_psql('postgres', "SELECT lease_release('r', 'bob')");
 is(finish_query($ann) =~ s/^\n|\n$//gr, 't', 'and is granted it then');
+
+# Nor does another call that waits.
+fresh();
+$node->safe_psql('postgres', "SELECT lease_acquire('r', '1 h', 'ann')");
+$first = begin_query($bob, "SELECT lease_acquire('r', '1 h', 'bob', '1 h')");
+$node->poll_query_until('postgres', "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $first") or die 'nobody waits';
+stop_process($first);
+$node->safe_psql('postgres', "SELECT lease_release('r', 'ann')");
+$pid = begin_query($ann, "SELECT lease_acquire('r', '1 h', 'ann', '1 h')");
+wait_until_blocked($node, $pid);
+kill('CONT', $first);
+is(finish_query($bob) =~ s/^\n|\n$//gr, 't', 'a call that waits does not go before those in the line');
+$node->safe_psql('postgres', "SELECT lease_release('r', 'bob')");
+is(finish_query($ann) =~ s/^\n|\n$//gr, 't', 'and is granted the lease then');
+
+# A holder that asks for its own lease stays aside while another transaction renews that.
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann')");
+$next = begin_query($third, "SELECT lease_acquire('r', '1 h', 'carl', '1 h')");
+$node->poll_query_until('postgres', "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $next") or die 'nobody waits';
+$ann->query_safe("BEGIN; SELECT lease_renew('r', '1 h', 'ann')");
+$pid = begin_query($bob, "SELECT granted, reason FROM lease_request('r', '1 h', 'ann', '20 s', if_own => 'renew')");
+$node->poll_query_until('postgres', "SELECT wait_event IN ('PgSleep', 'advisory') FROM pg_stat_activity WHERE pid = $pid") or die 'it does not wait';
+$ann->query_safe('COMMIT');
+is(finish_query($bob) =~ s/^\n|\n$//gr, 't|renewed', 'a holder is granted its own lease when that is not written any more');
+$node->safe_psql('postgres', "SELECT pg_cancel_backend($next)");
+like(finish_query($third), qr/57014/, 'before those in the line');
 
 # lock_timeout counts from the begin of the wait, also if the waiter steps aside and back.
 fresh();
