@@ -593,7 +593,7 @@ lease_release(Lease *lease, bool at_once)
 	return outcome;
 }
 
-/* A request without an answer may still be under way at the server: look for its grant for a while. */
+/* A request without an answer may still be under way at the server: look for its grant. */
 static Outcome
 give_back_if_granted(Lease *lease)
 {

@@ -6,7 +6,7 @@ import time
 import psycopg
 import pytest
 
-from servers import LONG, wait_until
+from servers import LONG, free_port, wait_until
 
 
 def test_hold_excludes_until_it_is_released(program, dsn, server, slow):
@@ -95,6 +95,32 @@ def test_a_release_without_an_answer_ends_one_hold_of_a_counted_lease(program, s
     assert server.is_held("again")
     assert program("release", lease="y") is True
     assert not server.is_held("again")
+
+
+@pytest.mark.parametrize("why", ["in an outage", "without renewal"])
+def test_a_counted_hold_that_ended_is_counted_down(program, server, proxy, slow, why):
+    """Its time here is over, and at the server the owner's other hold keeps the lease."""
+    program.open(server.dsn(proxy.port))
+    program.hold("again", "outer", ttl=3600, if_own="count")
+    program.hold("again", "inner", ttl=1.5 * slow, if_own="count", renew=why == "in an outage")
+    if why == "in an outage":
+        proxy.to = free_port()
+        proxy.cut()
+    program.event("lost", lease="inner", reason="expired")
+    time.sleep(2.5 * slow)      # the loss is told before the end, and a renewal without an answer may have moved that
+    proxy.to = server.port
+    assert program("release", lease="inner") is False
+    assert program("release", lease="outer") is True
+    wait_until(lambda: not server.is_held("again"))
+
+
+def test_a_short_hold_of_a_counted_lease_ends_after_a_long_one(program, server, slow):
+    """The server keeps the lease for as long as the long one asked, until it is counted down."""
+    program.open(server.dsn())
+    program.hold("again", "long", ttl=3600, if_own="count")
+    program.hold("again", "short", ttl=1.5 * slow, if_own="count", renew=False)
+    assert program("release", lease="long") is True
+    wait_until(lambda: not server.is_held("again"))
 
 
 def test_a_loss_beside_other_readers_is_no_takeover(program, server, slow):

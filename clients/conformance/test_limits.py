@@ -1,6 +1,7 @@
 """Every call has an end, and a wait is the limit for everything, outages included."""
 
 import pathlib
+import threading
 import time
 
 import pytest
@@ -258,10 +259,28 @@ def test_a_read_only_server_is_tried_again_with_pauses(program, server, make_rol
     assert (failed.name, failed.sqlstate) == ("Driver", "25006")
     server.sql("SELECT pg_stat_force_next_flush()")
     assert server.value(rolled_back) - before < 30
-    waiting = program.start_hold("x", wait=LONG)
-    role.alter("RESET default_transaction_read_only")
+
+
+def test_a_read_only_server_is_left_when_its_name_moves(program, server, proxy, make_role, slow):
+    """Here, sessions that are there stay read-only, and new ones are not."""
+    def wait_for_request(word):
+        seen = threading.Event()
+        proxy.on(word, seen.set)
+        assert seen.wait(LONG)
+    role = make_role()
+    program.open(server.dsn(proxy.port, user=role.name))
+    program.hold("kept", ttl=12 * slow)
+    role.alter("SET default_transaction_read_only = on")
     role.end_sessions()
+    assert program.error("transaction", lease="kept", statements=["CREATE TABLE x ()"]).sqlstate == "25006"
+    waiting = program.start_hold("x", wait=LONG)
+    wait_for_request("lease_request")
+    wait_for_request("lease_renew")
+    role.alter("RESET default_transaction_read_only")
     waiting.answer()
+    server.wait_for_renewal("kept")
+    assert program("transaction", lease="kept", statements=["SELECT 1"])
+    assert program.events.empty()
 
 
 @pytest.mark.parametrize("what", ["mode", "password", "database"])

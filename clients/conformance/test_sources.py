@@ -113,6 +113,27 @@ def test_the_functions_are_those_of_the_extension(program, database, slow):
 
 
 @pytest.mark.extension("its schema is an option")
+def test_an_extension_that_moves_is_found_by_all_calls(program, database, make_proxy):
+    """All of them ask before one of them hears that it has moved."""
+    proxy = make_proxy()
+    program.open(database.dsn(proxy.port))
+    proxy.delay = {"request": 0, "answer": 0.3}
+    for name in "warm", "moved":
+        for call in [program.start_hold(f"{name}:{n}") for n in range(4)]:
+            call.answer()
+        if name == "warm":
+            database.sql("CREATE SCHEMA later; ALTER EXTENSION lease_lock SET SCHEMA later")
+
+
+@pytest.mark.extension("its schema is an option")
+def test_a_schema_without_the_functions_is_a_mistake(program, database):
+    database.sql("DROP EXTENSION lease_lock")
+    program.open(database.dsn(), schema="public")
+    missing = program.error("hold", client="a", lease="x", resource="x", options={"wait": LONG}, limit=10)
+    assert (missing.name, missing.sqlstate) == ("Driver", "42883")
+
+
+@pytest.mark.extension("its schema is an option")
 def test_a_database_without_the_extension_says_so(program, database):
     database.sql("DROP EXTENSION lease_lock")
     program.open(database.dsn())

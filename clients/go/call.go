@@ -170,6 +170,7 @@ func (c *call) answered(ctx context.Context, result answer) (*Lease, bool, error
 		c.leases.log("lease on %q was granted, but the synchronous standby did not confirm it: asking again", c.request.resource)
 		c.last = errUnconfirmed
 		c.leases.mutex.Lock()
+		c.leases.keeper.shareOver(lease)
 		lease.decide(Released)
 		undone := c.leases.keeper.end(lease)
 		c.leases.mutex.Unlock()
@@ -183,7 +184,7 @@ func (c *call) answered(ctx context.Context, result answer) (*Lease, bool, error
 		c.unanswered, c.last = c.unanswered+1, errors.New("answers take longer than the lease lasts")
 	default:
 		if c.request.ownOwner {
-			lease.doubtfulUntil = c.doubtfulUntil
+			lease.unanswered, lease.doubtfulUntil = c.unanswered, c.doubtfulUntil
 		}
 		if !c.leases.keep(lease) {
 			return nil, true, &Closed{ofResource{c.request.resource}}
@@ -223,11 +224,14 @@ func (c *call) failed(ctx context.Context, result answer) bool {
 		c.unanswered++
 		c.doubtfulUntil = now().after(lookAfter)
 	}
+	if isMoved(result.err) {
+		c.leases.forgetSchema()
+	}
 	switch {
 	case ctx.Err() != nil:
 		c.last = ctx.Err()
 		return true
-	case isMoved(result.err) && c.leases.forgetSchema() && !c.lookedUp:
+	case isMoved(result.err) && !c.lookedUp:
 		c.lookedUp = true
 		return false
 	case isMoved(result.err), what == notAgain:

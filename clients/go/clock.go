@@ -45,6 +45,10 @@ func earlier(a, b moment) moment {
 	return moment(shorter(time.Duration(a), time.Duration(b)))
 }
 
+func latest(a, b moment) moment {
+	return moment(longer(time.Duration(a), time.Duration(b)))
+}
+
 func shorter(a time.Duration, others ...time.Duration) time.Duration {
 	for _, b := range others {
 		if b < a {

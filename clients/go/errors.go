@@ -114,6 +114,10 @@ var actions = func() map[string]action {
 // notHeld is the SQLSTATE of an assertion that fails.
 const notHeld = "55000"
 
+// readOnly is the SQLSTATE of a server that takes no writes. Its name may move to another
+// server, which only a new connection finds.
+const readOnly = "25006"
+
 // stateOf returns the SQLSTATE of an error of the server; empty for all others.
 func stateOf(err error) string {
 	var failure *pgconn.PgError
@@ -132,7 +136,7 @@ func isMoved(err error) bool {
 // isOfServer says that an error is one of the server as a whole, rather than of one lease.
 func isOfServer(err error) bool {
 	state := stateOf(err)
-	return state == "" || strings.Contains(" 08 57 25 53 ", " "+state[:2]+" ")
+	return state == "" || isMoved(err) || strings.Contains(" 08 57 25 53 ", " "+state[:2]+" ")
 }
 
 // sortError says what to do after an error; sent is whether the statement was sent.

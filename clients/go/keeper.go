@@ -43,7 +43,7 @@ func (e *ending) until() moment {
 	if e.lease == nil {
 		return e.over
 	}
-	return e.lease.overAt
+	return *e.lease.overAt
 }
 
 func (e *ending) later() {
@@ -136,6 +136,28 @@ func (k *keeper) end(lease *Lease) *ending {
 		held: lease.fate == Released, giveBack: lease.giveBack && lease.request.keeps()})
 }
 
+// shareOver: all holds of a counted lease are one lease at the server, which lasts as
+// long as any of them. Called with the mutex.
+func (k *keeper) shareOver(lease *Lease) {
+	if lease.request.ifOwn != "count" {
+		return
+	}
+	share := func(other *Lease) {
+		if other.claim == lease.claim && other.request.ifOwn == "count" {
+			*other.overAt = latest(*other.overAt, *lease.overAt)
+			lease.overAt = other.overAt
+		}
+	}
+	for other := range k.held {
+		share(other)
+	}
+	for _, e := range k.endings {
+		if e.lease != nil {
+			share(e.lease)
+		}
+	}
+}
+
 // endNow: the holder has stopped. Called with the mutex; nil is all leases.
 func (k *keeper) endNow(lease *Lease) {
 	for _, e := range k.endings {
@@ -172,7 +194,7 @@ func (k *keeper) finish(e *ending, released bool, err error) {
 	e.released, e.err = released, err
 	close(e.done)
 	if e.lease != nil && e.lease.doubtfulUntil > now() {
-		k.forget(e.request, 1)
+		k.forget(e.request, e.lease.unanswered)
 	}
 }
 
@@ -315,12 +337,13 @@ func (k *keeper) renewalFailed(group []*Lease, result answer) {
 	defer k.leases.mutex.Unlock()
 	if result.sent != 0 {
 		for _, lease := range group {
-			lease.overAt = now().after(lease.ttl)
+			*lease.overAt = latest(*lease.overAt, now().after(lease.ttl))
 		}
 	}
 	if isMoved(err) {
 		k.leases.schema = ""
-	} else if !isOfServer(err) && len(group) > 1 {
+	}
+	if !isOfServer(err) && len(group) > 1 {
 		size := int(math.Sqrt(float64(len(group))))
 		for ; len(group) > size; group = group[size:] {
 			k.groups = append(k.groups, group[:size])
@@ -409,8 +432,8 @@ func (k *keeper) answered(e *ending, value *string, sent moment) {
 func (k *keeper) releaseFailed(endings []*ending, result answer) {
 	what := sortError(result.err, result.sent != 0)
 	mayBeDone := what == unknown && result.sent != 0
-	if isMoved(result.err) && k.leases.forgetSchema() {
-		what = unknown
+	if isMoved(result.err) {
+		k.leases.forgetSchema()
 	}
 	for _, e := range endings {
 		if !e.warned {

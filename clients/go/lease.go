@@ -21,18 +21,19 @@ type Lease struct {
 
 	// The mutex of the Leases protects what follows.
 	ends, deadline, renewAt moment
-	overAt                  moment        // it has certainly ended at the server, whatever became of a renewal without an answer
+	overAt                  *moment       // it has certainly ended at the server, whatever became of a renewal without an answer
 	limit                   time.Duration // of a renewal
 	alone                   bool          // renewed apart from others, since its row is locked
 	contended               *string
 	fate                    Reason // empty while it is held
 	giveBack                bool   // at its end it is not kept for its min_hold: nobody has worked, or the work has not succeeded
-	doubtfulUntil           moment // another copy of its request may arrive
+	unanswered              int    // other copies of its request that may arrive
+	doubtfulUntil           moment // for so long
 }
 
 func newLease(l *Leases, r *request, token int64, since moment) *Lease {
 	lease := &Lease{claim: r.claim, leases: l, schema: r.schema, request: r, ttl: r.ttl, stopBefore: r.stopBefore, renews: r.renews,
-		ownOwner: r.ownOwner, onLost: r.onLost, over: make(chan struct{}), giveBack: true}
+		ownOwner: r.ownOwner, onLost: r.onLost, over: make(chan struct{}), overAt: new(moment), giveBack: true}
 	lease.token = token
 	lease.extend(since)
 	return lease
@@ -41,9 +42,7 @@ func newLease(l *Leases, r *request, token int64, since moment) *Lease {
 func (l *Lease) extend(sent moment) {
 	left := l.ttl - l.stopBefore
 	l.ends, l.deadline = sent.after(l.ttl), sent.after(left)
-	if l.overAt < l.ends {
-		l.overAt = l.ends
-	}
+	*l.overAt = latest(*l.overAt, l.ends)
 	l.renewAt = sent.after(shorter(l.ttl/3, left/2))
 	l.limit = shorter(patience, l.ttl/6, left/4)
 }

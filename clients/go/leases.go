@@ -122,7 +122,7 @@ func (l *Leases) TryHold(ctx context.Context, resource string, ttl time.Duration
 
 func (l *Leases) try(ctx context.Context, resource string, ttl time.Duration,
 	work func(ctx context.Context, lease *Lease) error, options []Option) (bool, error) {
-	lease, err := l.acquire(ctx, resource, ttl, append(options, Wait(0)))
+	lease, err := l.acquire(ctx, resource, ttl, with(options, Wait(0)))
 	if taken := (*LeaseTaken)(nil); errors.As(err, &taken) {
 		return false, nil
 	}
@@ -137,7 +137,7 @@ func (l *Leases) try(ctx context.Context, resource string, ttl time.Duration,
 // with RetryFailed, at once. The first result is whether it was called.
 func (l *Leases) Once(ctx context.Context, name string, period, ttl time.Duration,
 	job func(ctx context.Context, lease *Lease) error, options ...Option) (bool, error) {
-	return l.try(ctx, name, shorter(ttl, period), job, append(options, MinHold(period)))
+	return l.try(ctx, name, shorter(ttl, period), job, with(options, MinHold(period)))
 }
 
 // Elect calls run whenever this is the leader, until it returns while it still is,
@@ -146,7 +146,7 @@ func (l *Leases) Once(ctx context.Context, name string, period, ttl time.Duratio
 func (l *Leases) Elect(ctx context.Context, resource string, ttl time.Duration,
 	run func(ctx context.Context, lease *Lease) error, options ...Option) error {
 	for {
-		lease, err := l.acquire(ctx, resource, ttl, append(options, Wait(ttl)))
+		lease, err := l.acquire(ctx, resource, ttl, with(options, Wait(ttl)))
 		if err == nil {
 			err = lease.use(ctx, run, false)
 			var lost *LeaseLost
@@ -250,6 +250,7 @@ func (l *Leases) isClosed() bool {
 func (l *Leases) keep(lease *Lease) bool {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
+	l.keeper.shareOver(lease)
 	if l.isClosed() {
 		lease.decide(WasClosed)
 		l.keeper.end(lease)
@@ -283,13 +284,11 @@ func (l *Leases) findSchema(ctx context.Context, conn *pgx.Conn) (string, error)
 	return found, err
 }
 
-// forgetSchema: the extension may have moved. False if it was looked up just now, in vain.
-func (l *Leases) forgetSchema() bool {
+// forgetSchema: the extension may have moved.
+func (l *Leases) forgetSchema() {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	known := l.schema != ""
 	l.schema = ""
-	return known
 }
 
 // Counts returns the numbers of leases that are kept, of ends that are not done,

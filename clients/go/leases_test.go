@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgconn"
 	"github.com/jackc/pgx/v4"
 	"github.com/jackc/pgx/v4/pgxpool"
 )
@@ -272,6 +273,132 @@ func TestCloseNamesARequestWithoutAnAnswer(t *testing.T) {
 	}
 	if left := leases.Close(ctx); len(left) > 0 || isHeld(t, conn, "unanswered") {
 		t.Error("left", left)
+	}
+}
+
+func TestOptionsOfTheCallerAreNotWrittenTo(t *testing.T) {
+	leases, _ := open(t, Options{})
+	ctx, room := context.Background(), make([]Option, 4)
+	leases.TryHold(ctx, "x", 0, nil, room[:0]...)
+	leases.Once(ctx, "x", long, 0, nil, room[:0]...)
+	leases.Elect(ctx, "x", 0, nil, room[:0]...)
+	for _, option := range room {
+		if option != nil {
+			t.Error("a call wrote into them")
+		}
+	}
+}
+
+func TestAHoldOfACountedLeaseEndsAfterTheOthers(t *testing.T) {
+	leases, conn := open(t, Options{})
+	ctx := context.Background()
+	outer, err := leases.Acquire(ctx, "counted", long, IfOwn("count"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner, err := leases.Acquire(ctx, "counted", time.Second, IfOwn("count"), NoRenewal(), StopBefore(900*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-inner.Lost()
+	if released, err := outer.Release(ctx); !released {
+		t.Error(err)
+	}
+	for ending := 1; ending > 0; time.Sleep(time.Millisecond) {
+		_, ending, _ = leases.Counts()
+	}
+	if isHeld(t, conn, "counted") {
+		t.Error("still held")
+	}
+}
+
+func TestAllCopiesOfADoubtfulRequestAreLookedFor(t *testing.T) {
+	leases, _ := open(t, Options{})
+	r, err := leases.newRequest("copies", long, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCall(leases, r)
+	c.unanswered, c.doubtfulUntil = 3, now().after(lookAfter)
+	granted, token, waited := "t", "1", "0"
+	lease, _, err := c.answered(context.Background(), answer{rows: [][]*string{{&granted, &token, &waited}}, sent: now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases.mutex.Lock()
+	defer leases.mutex.Unlock()
+	lease.decide(Released)
+	leases.keeper.finish(leases.keeper.end(lease), true, nil)
+	if left := leases.keeper.endings; len(left) != 1 || left[0].copies != 3 {
+		t.Error(left)
+	}
+}
+
+func TestEachCallLooksForAnExtensionThatMoved(t *testing.T) {
+	leases, _ := open(t, Options{})
+	r, err := leases.newRequest("moved", long, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := answer{err: &pgconn.PgError{Code: "42883"}}
+	leases.schema = "before"
+	for n := 0; n < 2; n++ {
+		c := newCall(leases, r)
+		if c.failed(context.Background(), moved) || leases.schema != "" {
+			t.Error("it does not look")
+		}
+		if !c.failed(context.Background(), moved) {
+			t.Error("it looks again and again")
+		}
+	}
+}
+
+func TestLeasesOfAnExtensionThatMovedAreRenewedTogether(t *testing.T) {
+	leases, _ := open(t, Options{})
+	var group []*Lease
+	for n := 0; n < 2; n++ {
+		r, err := leases.newRequest(fmt.Sprint("together:", n), long, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		group = append(group, newLease(leases, r, 1, now()))
+	}
+	leases.keeper.renewalFailed(group, answer{err: &pgconn.PgError{Code: "42883"}})
+	if group[0].alone || group[1].alone || len(leases.keeper.groups) > 0 {
+		t.Error("each in a statement of its own")
+	}
+}
+
+func TestAPoolDoesNotKeepAConnectionToAReadOnlyServer(t *testing.T) {
+	ctx := context.Background()
+	config, err := pgxpool.ParseConfig("pool_max_conns=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.ConnectConfig(ctx, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	leases, conn := open(t, Options{Pool: pool})
+	lease, err := leases.Acquire(ctx, "moves", long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.End()
+	nothing := func(context.Context, pgx.Tx) error { return nil }
+	const becomeReadOnly = "SET default_transaction_read_only = on"
+	if _, err := pool.Exec(ctx, becomeReadOnly); err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Transaction(ctx, nothing); err != nil {
+		t.Error(err)
+	}
+	if _, err := conn.Exec(ctx, becomeReadOnly); err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.TransactionOn(ctx, conn, nothing); stateOf(err) != readOnly || conn.IsClosed() {
+		t.Error("a connection of the program was closed", err)
 	}
 }
 

@@ -30,7 +30,7 @@ type link struct {
 // within another one. text is called just before they are sent.
 func (l *link) run(ctx context.Context, connecting, limit time.Duration, text func(schema string, conn *pgx.Conn) string) (result answer) {
 	defer func() {
-		if l.conn != nil && l.conn.IsClosed() {
+		if l.conn != nil && (l.conn.IsClosed() || stateOf(result.err) == readOnly) {
 			l.close()
 		}
 	}()

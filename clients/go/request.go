@@ -138,6 +138,12 @@ func OnLost(tell func(*Lease)) Option { return func(r *request) { r.onLost = tel
 // RetryFailed lets another host retry a job of Once that returned an error, at once.
 func RetryFailed() Option { return func(r *request) { r.retryFailed = true } }
 
+// with does not write into the array of the options: the caller may use it for several
+// calls at the same time.
+func with(options []Option, more Option) []Option {
+	return append(options[:len(options):len(options)], more)
+}
+
 // A request is what one Acquire asks for.
 type request struct {
 	claim

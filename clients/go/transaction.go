@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgconn"
 	"github.com/jackc/pgx/v4"
+	"github.com/jackc/pgx/v4/pgxpool"
 	"github.com/jackc/puddle"
 )
 
@@ -93,6 +94,7 @@ func (l *Lease) begin(ctx context.Context, begin beginner, repeat bool) (pgx.Tx,
 			if err = l.assert(limited, tx); err == nil {
 				return tx, nil
 			}
+			leaveReadOnly(tx, err)
 			rollBack(tx)
 		}
 		if !repeat || errors.Is(err, puddle.ErrClosedPool) || sortError(err, true) == notAgain {
@@ -119,6 +121,13 @@ func (l *Lease) assert(ctx context.Context, tx pgx.Tx) error {
 		l.leases.lose(l, Broken)
 	}
 	return err
+}
+
+// leaveReadOnly closes a connection that its pool would hand out again.
+func leaveReadOnly(tx pgx.Tx, err error) {
+	if _, pooled := tx.(*pgxpool.Tx); pooled && stateOf(err) == readOnly {
+		drop(tx.Conn())
+	}
 }
 
 func rollBack(tx pgx.Tx) {

@@ -2,8 +2,8 @@
 
 import pg from 'pg'
 import { within } from './calls.js'
-import { now } from './clock.js'
-import { LeaseError, markSent, Unconfirmed } from './errors.js'
+import { now, PATIENCE } from './clock.js'
+import { LeaseError, markSent, needsNewConnection, Unconfirmed } from './errors.js'
 import { PLACE } from './statements.js'
 
 // How long an idle connection stays, how long one may take to say goodbye, and when the system asks a silent peer.
@@ -90,7 +90,7 @@ export class Factory {
     if (typeof client?.query !== 'function') throw new TypeError('connect() must resolve to a connected client')
     const link = new Link(client)
     try {
-      await link.look(this.#schema, Math.max(1, until - now()))
+      await within(link.look(this.#schema, Math.max(1, until - now())), Infinity, null, signal)
       this.schema = link.place.schema
       return link
     } catch (error) {
@@ -161,6 +161,7 @@ export class Link {
         return new Error('no answer in time')
       })
     } catch (error) {
+      if (needsNewConnection(error)) this.alive = false
       throw markSent(error)
     } finally {
       this.unref()
@@ -213,12 +214,13 @@ export class Links {
     return this.#used.size + this.#opening
   }
 
-  // Undefined if all are in use until `turn` is over.
+  // Undefined if all are in use until `turn` is over. The limit is for all of it, the turn included.
   async take(limit, turn, signal) {
+    const until = now() + limit
     if (this.busy < this.#max && this.#queue.length === 0) this.#opening++
     else if (!(await this.#turn(turn, signal))) return undefined
     try {
-      const link = this.fresh() ?? (await this.#factory.open(limit, signal))
+      const link = this.fresh() ?? (await this.#factory.open(Math.max(1, Math.min(PATIENCE, until - now())), signal))
       this.#used.add(link)
       if (this.closed) link.cut()
       return link

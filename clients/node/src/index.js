@@ -3,7 +3,7 @@
 import { randomUUID } from 'node:crypto'
 import { setMaxListeners } from 'node:events'
 import os from 'node:os'
-import { within } from './calls.js'
+import { Call, pause, within } from './calls.js'
 import { now } from './clock.js'
 import { Factory, isPool, Links } from './connect.js'
 import { Closed, LeaseError, LeaseLost, LeaseTaken, OutcomeUnknown } from './errors.js'
@@ -15,6 +15,7 @@ import { Requests } from './requests.js'
 export { Closed, LeaseError, LeaseLost, LeaseTaken, OutcomeUnknown }
 
 const MAX_TRANSACTIONS = 10
+const STAND_AGAIN = 1000
 const OPTIONS = new Set([
   'ttl', 'wait', 'stopBefore', 'renew', 'mode', 'permits', 'minHold', 'payload', 'ifOwn', 'owner', 'onLost', 'signal',
 ])
@@ -84,11 +85,11 @@ class Core {
     kept.leave()
     this.keeper.leases.delete(kept)
     const known = kept.reason === 'broken' || kept.reason === 'taken_over'
-    if (kept.ended || known || kept.over <= now()) return null
-    kept.ended = true
-    const ending = this.keeper.end(new Ending(kept, { givesBack: kept.givesBack }))
-    if (kept.doubtful) ending.done.then(() => this.forget(kept, { copies: Infinity }))
-    return ending
+    if (kept.ending !== null) this.keeper.endNow(kept.ending)
+    if (kept.ending !== null || known || kept.row.over <= now()) return null
+    kept.ending = this.keeper.end(new Ending(kept, { givesBack: kept.givesBack }))
+    if (kept.doubtful) kept.ending.done.then(() => this.forget(kept, { copies: Infinity }))
+    return kept.ending
   }
 
   // Release what a request may have been granted, whose answer nobody waits for any longer.
@@ -175,7 +176,7 @@ export class Leases {
     for (;;) {
       let lease
       try {
-        lease = await this.hold(resource, { ttl: 10_000, ...options, wait: null })
+        lease = await this.#stand(resource, { ttl: 10_000, ...options, wait: null })
       } catch (error) {
         if (error instanceof Closed) return undefined
         throw error
@@ -191,6 +192,20 @@ export class Leases {
         if (error.reason === 'closed') return undefined
         this.#core.report.always('leader no more', error)
       }
+    }
+  }
+
+  // Of an owner that others use, the outcome of a request can be unknown.
+  async #stand(resource, options) {
+    for (;;) {
+      try {
+        return await this.hold(resource, options)
+      } catch (error) {
+        if (!(error instanceof OutcomeUnknown)) throw error
+        this.#core.report.always(`could not be elected on "${resource}"`, error)
+      }
+      const call = new Call(options.signal, this.#core.closing)
+      await pause(STAND_AGAIN, call.signal).finally(() => call.end())
     }
   }
 

@@ -46,6 +46,7 @@ export class Keeper {
   #timer = null
   #closed = false
   #alone = false // nobody waits for what it does
+  #rows = new Map() // of counted leases
   leases = new Set()
   ends = new Set()
 
@@ -69,10 +70,32 @@ export class Keeper {
     this.#look()
   }
 
+  // Holds of a counted lease are one row at the server, which lasts as long as any of them.
+  joinRow(lease) {
+    if (lease.ifOwn !== 'count') return
+    for (const [key, row] of this.#rows) if (row.over <= now()) this.#rows.delete(key)
+    const key = JSON.stringify([lease.resource, lease.owner, String(lease.token)])
+    this.#rows.set(key, lease.join(this.#rows.get(key)))
+  }
+
   end(ending) {
     this.ends.add(ending)
     this.#look()
     return ending
+  }
+
+  // Others of its owner may keep the lease at the server: there, the hold ends as well, at its end or with its holder.
+  #expire(lease) {
+    lease.lose('expired')
+    if (lease.ifOwn !== 'count') return
+    lease.ending = new Ending(lease)
+    lease.ending.nextAt = lease.over
+    this.ends.add(lease.ending)
+  }
+
+  endNow(ending) {
+    ending.nextAt = Math.min(ending.nextAt, now())
+    this.#look()
   }
 
   // The timer's work: nothing here waits.
@@ -81,7 +104,7 @@ export class Keeper {
     this.#timer = null
     const time = now()
     for (const lease of this.leases) {
-      if (lease.deadline <= time) lease.lose('expired')
+      if (lease.deadline <= time) this.#expire(lease)
       if (!lease.held) this.leases.delete(lease)
     }
     for (const ending of this.ends) {
@@ -156,8 +179,7 @@ export class Keeper {
       await send(group)
       this.#report.over('keeper')
     } catch (error) {
-      const broken = this.#link === null || !this.#link.alive
-      if (broken || MOVED.has(error.code) || actionAfter(error) === 'unknown') this.#drop()
+      if (!this.#link?.alive || actionAfter(error) === 'unknown') this.#drop()
       if (this.#link === null || group.length === 1) {
         this.#failed(group, error)
       } else {
@@ -198,7 +220,7 @@ export class Keeper {
       })
       group.forEach((lease, n) => lease.answered(rows[n], sent))
     } finally {
-      for (const lease of group) lease.over = Math.max(lease.over, lease.renews ? now() + lease.ttl : 0)
+      for (const lease of group) if (lease.renews) lease.mayLastUntil(now() + lease.ttl)
     }
   }
 
@@ -235,10 +257,10 @@ export class Keeper {
   async close() {
     this.#closed = true
     clearTimeout(this.#timer)
-    const link = this.#link
+    if (this.#working) this.#link?.cut()
+    await this.#working
+    await this.#link?.end() // it may have been opened meanwhile
     this.#link = null
-    if (this.#working) link?.cut()
-    await Promise.all([this.#working, link?.end()])
   }
 }
 
@@ -254,8 +276,10 @@ export class Kept {
   contended = null
   onLost = null
   doubtful = false // a request with the same owner got no answer
-  ended = false // the keeper has been told to end it
+  ending = null // once the keeper has been told to end it
   givesBack = true // at its end it is not kept for its minHold: nobody has worked, or the work has not succeeded
+  over = 0 // when it has certainly ended at the server, but for other holds of its owner
+  row = { over: 0 } // when they have, too
   told = null // the lease, if somebody is told of its loss: it is in use even if nobody refers to it
 
   constructor(request, token, granted, hooks) {
@@ -270,7 +294,7 @@ export class Kept {
     this.renews = request.renews
     this.ownOwner = request.ownOwner
     this.life = request.ttl - request.stopBefore
-    this.over = now() + request.ttl // it has certainly ended at the server
+    this.mayLastUntil(now() + request.ttl)
     this.#hooks = hooks
     setMaxListeners(0, this.signal) // each transaction listens
     this.#extend(granted)
@@ -280,6 +304,17 @@ export class Kept {
     if (this.renews || this.deadline === undefined) this.deadline = sent + this.life
     this.renewAt = sent + this.life * RENEW_AT
     this.alone = false
+  }
+
+  mayLastUntil(time) {
+    this.over = Math.max(this.over, time)
+    this.row.over = Math.max(this.row.over, time)
+  }
+
+  join(row = this.row) {
+    this.row = row
+    this.mayLastUntil(this.over)
+    return row
   }
 
   get isWanted() {
@@ -376,7 +411,7 @@ export class Ending {
 
   // Then it is over by itself. A renewal that is under way may still move that.
   get until() {
-    return this.#until ?? this.lease.over
+    return this.#until ?? this.lease.row.over
   }
 
   settle(result) {

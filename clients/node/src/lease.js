@@ -26,10 +26,14 @@ export class Lease {
     this.#core = core
     this.#kept = kept
     forgotten.register(this, { core, kept }, this)
-    if (onLost) {
-      kept.told = this
-      kept.onLost = () => onLost(this)
-    }
+    if (onLost) this.#tell(() => onLost(this))
+  }
+
+  // A lease may be lost before its caller has it.
+  #tell(onLost) {
+    if (this.lost) return queueMicrotask(onLost)
+    this.#kept.told = this
+    this.#kept.onLost = onLost
   }
 
   get resource() {
@@ -88,8 +92,8 @@ export class Lease {
     const held = kept.held
     const ending = this.#core.release(kept)
     if (!held || ending === null) return false
-    const unknown = () => new OutcomeUnknown('the release', this.resource)
-    const result = await within(ending.done, PATIENCE, unknown).catch((error) => error)
+    const late = () => (kept.over <= now() ? 'over' : new OutcomeUnknown('the release', this.resource))
+    const result = await within(ending.done, Math.min(PATIENCE, kept.over - now()), late).catch((error) => error)
     if (result === false) kept.wasLost('broken')
     if (result === 'over') kept.wasLost('expired')
     return result === 'over' ? false : result

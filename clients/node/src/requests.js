@@ -140,7 +140,7 @@ export class Requests {
       return this.#inTurn(call, state, () => this.#try(request, call, state))
     }
     const left = Math.max(1, state.giveUp - now())
-    const link = await this.#waits.take(Math.min(PATIENCE, left), Math.min(POLL, left), call.signal).catch((error) => {
+    const link = await this.#waits.take(left, Math.min(POLL, left), call.signal).catch((error) => {
       throw now() >= state.giveUp ? state.last : error // the end of the wait cut off what was connecting
     })
     if (link) return this.#wait(link, request, call, state)
@@ -163,11 +163,11 @@ export class Requests {
 
   async #try(request, call, state) {
     call.signal.throwIfAborted()
-    const limit = (most) => Math.max(1, Math.min(most, state.end - now()))
-    const link = await this.#tries.take(limit(PATIENCE), Math.max(1, state.giveUp - now()), call.signal)
+    const left = () => Math.max(1, state.end - now())
+    const link = await this.#tries.take(left(), Math.max(1, state.giveUp - now()), call.signal)
     if (!link) throw state.last ?? new Error('no connection in time')
     try {
-      return await this.#send(link, request, state, 0, limit(TRY))
+      return await this.#send(link, request, state, 0, Math.min(TRY, left()))
     } finally {
       if (!link.alive) this.#tries.clear()
       this.#tries.give(link)
@@ -212,7 +212,6 @@ export class Requests {
     } catch (error) {
       if (error instanceof Unconfirmed) await this.#undo(request, error.rows[0], state)
       else if (actionAfter(error) === 'unknown') state.copies++
-      if (MOVED.has(error.code)) link.cut()
       throw error
     }
     const refusal = row.granted === 't' ? null : refusalOf(request, row)
@@ -226,15 +225,21 @@ export class Requests {
       Object.assign(state, { repeat: true, copies: state.copies + 1 })
       return { lease: null, refusal: null }
     }
-    const lease = new Kept(request, BigInt(row.token), granted, this.#core.hooks)
+    const lease = this.#keptOf(request, row, granted)
     this.#core.hooks('granted', lease, now() - sent)
     return { lease, refusal: null }
+  }
+
+  #keptOf(request, { token }, granted) {
+    const lease = new Kept(request, BigInt(token), granted, this.#core.hooks)
+    this.#core.keeper.joinRow(lease)
+    return lease
   }
 
   // A grant that a failover may forget is none. What was asked meanwhile would be told of the grant that ends.
   async #undo(request, row, state) {
     if (row?.granted !== 't') return
-    const ending = this.#core.keeper.end(new Ending({ ...request, token: BigInt(row.token) }, { until: now() + request.ttl }))
+    const ending = this.#core.keeper.end(new Ending(this.#keptOf(request, row, now())))
     await within(ending.done, state.end - now(), () => new Error('no answer in time')).catch(() => {})
   }
 

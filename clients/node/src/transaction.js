@@ -4,7 +4,7 @@
 import { within } from './calls.js'
 import { PATIENCE } from './clock.js'
 import { cutClient } from './connect.js'
-import { actionAfter, markSent, NOT_HELD, OutcomeUnknown } from './errors.js'
+import { actionAfter, markSent, NOT_HELD, OutcomeUnknown, READ_ONLY } from './errors.js'
 import { assertStatement } from './statements.js'
 
 const noAnswer = () => new Error('no answer in time')
@@ -14,6 +14,7 @@ export class Transaction {
   #release
   #signal
   #broken = false
+  #useless = false // for another transaction
   #nested = false // in a transaction of the user's, which stays as it is
   #told = new Set() // by notices: SQLSTATEs, and functions of the server
   #cut = () => this.#cutNow()
@@ -42,6 +43,7 @@ export class Transaction {
       return await within(Promise.resolve(this.#client.query(text)), limit, noAnswer, signal)
     } catch (error) {
       if (error.message === noAnswer().message) this.#cutNow()
+      this.#useless ||= error.code === READ_ONLY
       throw markSent(error)
     }
   }
@@ -91,6 +93,6 @@ export class Transaction {
     for (const [event, listener] of [['error', this.#ended], ['end', this.#ended], ['notice', this.#note]]) {
       this.#client.removeListener(event, listener)
     }
-    this.#release(this.#broken)
+    this.#release(this.#broken || this.#useless)
   }
 }

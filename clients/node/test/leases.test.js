@@ -10,6 +10,9 @@ import v8 from 'node:v8'
 import vm from 'node:vm'
 import pg from 'pg'
 import { Closed, LeaseError, LeaseLost, Leases, LeaseTaken, OutcomeUnknown } from 'lease-lock'
+import { Link, Links } from '../node_modules/lease-lock/src/connect.js'
+import { Ending, Keeper } from '../node_modules/lease-lock/src/keeper.js'
+import { now } from '../node_modules/lease-lock/src/clock.js'
 import { aborted, isHeld, LONG, server, slow, sql, start, stop, until, waiters } from './setup.js'
 
 before(start)
@@ -141,6 +144,17 @@ test('a function that fails to connect is asked again, and its mistakes are not'
   await assert.rejects(leasesFor(t, () => null).hold('vault'), /must resolve to a connected client/)
 })
 
+test('a client that can only read leaves the pool', async (t) => {
+  const pool = new pg.Pool({ ...server, max: 1 })
+  t.after(() => pool.end())
+  await leasesFor(t, pool).hold('pooled', async (lease) => {
+    const client = await pool.connect()
+    await client.query('SET default_transaction_read_only = on')
+    client.release()
+    await lease.transaction((other) => assert.notEqual(other, client))
+  })
+})
+
 test('a transaction on a client that is passed', async (t) => {
   const leases = leasesFor(t)
   const client = new pg.Client(server)
@@ -185,6 +199,32 @@ test('a lease is lost after its time, however late its timer is', async (t) => {
   assert.throws(() => lease.check(), { reason: 'expired' })
 })
 
+test('a lease that is lost before its caller has it is told as lost, too', async (t) => {
+  const told = []
+  const onLost = (lost) => told.push(lost)
+  const lease = await leasesFor(t).hold('late', { ttl: 600_000, stopBefore: 599_999.9, onLost })
+  await new Promise(setImmediate)
+  assert(told.length === 1 && told[0] === lease)
+  assert.equal(lease.signal.reason.reason, 'expired')
+})
+
+test('elect stands again after a request whose outcome is unknown', async (t) => {
+  let lost = 0
+  const leases = leasesFor(t, async () => {
+    const client = new pg.Client(server)
+    await client.connect()
+    const { query } = client
+    client.query = (config) => {
+      if (lost > 0 || !config.text.includes('lease_request')) return query.call(client, config)
+      lost++
+      return Promise.reject(new Error('the answer is lost'))
+    }
+    return client
+  })
+  assert.equal(await leases.elect('leader', { owner: 'shared' }, () => 'elected'), 'elected')
+  assert.equal(lost, 1)
+})
+
 test('elect ends with an error of its function, and by its signal', async (t) => {
   const leases = leasesFor(t)
   for (const error of [new RangeError('mine'), new LeaseTaken('other', { reason: 'held' }), new LeaseLost('other', 'expired')]) {
@@ -227,6 +267,42 @@ test('hooks count, and one that fails does no harm', async (t) => {
     [['granted', 'hooks', 'number'], ['granted', 'hooks', 'number'], ['waited', 'hooks', 'number']])
   assert(warnings.includes('hook renewed failed: mine'))
   assert.throws(() => new Leases(server, { hooks: { lost: 17 } }), TypeError)
+})
+
+test('a turn and the connection that comes after it have one limit', async () => {
+  const limits = []
+  const open = async (limit) => {
+    limits.push(limit)
+    return new Link(new pg.Client(server))
+  }
+  const links = new Links({ open }, 1)
+  const first = await links.take(1000, 1000)
+  const second = links.take(1000, 1000)
+  const later = now() + 20
+  await until(() => now() >= later)
+  first.cut()
+  links.give(first)
+  await second
+  await links.close()
+  assert(limits[1] <= 980)
+})
+
+test('a connection that the keeper gets after its close is ended', async () => {
+  let begun, connected
+  const connecting = new Promise((resolve) => { begun = resolve })
+  const connection = new Promise((resolve) => { connected = resolve })
+  const open = () => {
+    begun()
+    return connection
+  }
+  const keeper = new Keeper(open, () => null, Object.assign(() => {}, { over() {} }))
+  keeper.end(new Ending({ resource: 'close', owner: 'mine', token: 1n, ttl: 600_000 }, { until: now() + 600_000 }))
+  await connecting
+  const closed = keeper.close()
+  let ended = false
+  connected({ alive: true, place: { schema: 'public' }, ask: async () => [{ n: 0, held: 't' }], end() { ended = true } })
+  await closed
+  assert(ended)
 })
 
 test('close leaves no timer and no connection', async () => {

@@ -106,19 +106,23 @@ class AsyncLease:
                         trace: Optional[TracebackType]) -> None:
         if self._record.fate == RELEASED:
             return
+        held = await self._end_block()
+        if not held and (error is None or isinstance(error, Exception)) and not isinstance(error, LeaseLost):
+            raise self._record.loss() from error
+
+    async def _end_block(self) -> bool:
+        """False if it is known not to have been held any longer."""
         if self._leases._hands_over():
+            held = self.remaining() > 0
             self._core.end(self._record, None)
-            return
+            return held
         try:
-            released = await self.release()
+            return await self.release()
         except OutcomeUnknown as unknown:
             log.warning("%s", unknown)
-            return
         except psycopg.Error as failure:
             log.warning('could not release lease on "%s": %s', self.resource, str(failure).strip())
-            return
-        if not released and (error is None or isinstance(error, Exception)) and not isinstance(error, LeaseLost):
-            raise self._record.loss() from error
+        return True
 
     @asynccontextmanager
     async def transaction(self, connection: Optional[Connection] = None) -> AsyncIterator[psycopg.AsyncCursor[Any]]:
@@ -159,7 +163,7 @@ class AsyncLease:
     async def _begin(self, stack: AsyncExitStack, given: Optional[Connection]) -> tuple[Connection, Guard, list[str]]:
         """On another connection if one breaks: nothing of the user's is in the transaction yet."""
         until = now() + min(PATIENCE, self.remaining())
-        pause, warned = 0.05, False
+        pause, last = 0.05, None
         while True:
             self.check()
             try:
@@ -179,11 +183,13 @@ class AsyncLease:
                     self._core.lose(self._record, BROKEN)
                     self.lost.set()
                     raise self._record.loss() from error
+                if last is not None and error.sqlstate is None and now() >= until:
+                    raise last      # the limit has cut off one more try: that is not why
                 if given is not None or sort(error, True) == NOT_AGAIN or now() + pause >= until:
                     raise
-                if not warned:
+                if last is None:
                     log.warning('transaction under "%s" failed to begin, trying again: %s', self.resource, str(error).strip())
-                warned = True
+                last = error.with_traceback(None)       # which refers to this frame, and so to the lease
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.5)
 
@@ -356,11 +362,13 @@ class AsyncLeases:
             return
         if self._source.pool is not None:
             async with self._source.pool.connection(timeout=max(0.001, until - now())) as connection:
-                yield connection
+                async with _closed_if_read_only(connection):
+                    yield connection
             return
         connection = await self._idle_connection() or await self._open(until)
         try:
-            yield connection
+            async with _closed_if_read_only(connection):
+                yield connection
         finally:
             idle = not connection.closed and connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
             if idle and len(self._idle) < IDLE and not self._core.closed:
@@ -395,6 +403,16 @@ class AsyncLeases:
         await connection.set_autocommit(True)
         # end.
         return connection   # type: ignore[no-any-return]
+
+
+@asynccontextmanager
+async def _closed_if_read_only(connection: Connection) -> AsyncIterator[None]:
+    """So that the next transaction has another connection. A pool keeps none that is closed."""
+    try:
+        yield
+    except psycopg.errors.ReadOnlySqlTransaction:
+        await connection.close()
+        raise
 
 
 # async only:

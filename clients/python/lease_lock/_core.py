@@ -20,7 +20,7 @@ from typing import Any, Callable, Optional
 
 import psycopg
 
-from ._errors import AGAIN, CLOSED, NOT_AGAIN, UNKNOWN, Closed, OutcomeUnknown, sort
+from ._errors import AGAIN, CLOSED, MOVED, NOT_AGAIN, UNKNOWN, Closed, OutcomeUnknown, sort
 from ._keeper import LOOK_AFTER, Keeper, Record
 from ._link import Answer, Link
 from ._loop import Alarm, Loop, call, log, now, start_thread
@@ -195,7 +195,7 @@ class Core:
             asked = now()
             call.last = lambda: request.taken(grant, asked)
             return grant
-        record = Record(request, grant.token, since)
+        record = Record(request, grant.token, since, self.keeper.row_of(request, grant.token))
         if answer.unsafe and not call.outcome.decided:
             log.warning('lease on "%s" was granted, but the synchronous standby did not confirm it: asking again',
                         request.resource)
@@ -220,7 +220,7 @@ class Core:
         self._drop(call)
         call.record = record
         if call.request.own_owner:
-            record.doubtful_until = call.doubtful_until
+            record.doubtful_until, record.unanswered = call.doubtful_until, call.unanswered
         record.tell = call.tell
         lease = call.make(record)
         record.lease = weakref.ref(lease, lambda _: self.loop.soon(self.keeper.orphan, record))
@@ -238,8 +238,9 @@ class Core:
         if call.outcome.decided:
             self._forget(call)
             return
-        if getattr(error, "sqlstate", None) in ("42883", "3F000"):
-            what = AGAIN if self.source.forget_schema() and not call.looked_up else NOT_AGAIN
+        if getattr(error, "sqlstate", None) in MOVED:
+            self.source.forget_schema()
+            what = NOT_AGAIN if call.looked_up else AGAIN
             call.looked_up = True
         if what == UNKNOWN and not call.request.own_owner:
             unknown = OutcomeUnknown(f'no answer to a request for "{call.request.resource}"', call.request.resource)

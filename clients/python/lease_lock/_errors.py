@@ -18,6 +18,12 @@ _TEXTS = {
 # SQLSTATE of an assertion that fails.
 NOT_HELD = "55000"
 
+# SQLSTATE of a server that may be a standby by now. Its name may lead to the primary: only a new connection finds that.
+READ_ONLY = "25006"
+
+# SQLSTATEs if the functions are not where they were.
+MOVED = ("42883", "3F000")
+
 _table = dict(
     line.split("\t")[:2] for line in (pathlib.Path(__file__).parent / "errors.tsv").read_text("utf-8").splitlines()
     if not line.startswith("#"))

@@ -14,7 +14,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ._errors import BROKEN, CLOSED, EXPIRED, NOT_AGAIN, RELEASED, TAKEN_OVER, UNKNOWN, Closed, LeaseLost, OutcomeUnknown, sort
+from ._errors import BROKEN, CLOSED, EXPIRED, MOVED, NOT_AGAIN, RELEASED, TAKEN_OVER, UNKNOWN, Closed, LeaseLost, OutcomeUnknown, sort
 from ._link import Answer, Link
 from ._loop import Alarm, First, log, now, start_thread
 from ._outcome import Outcome
@@ -33,10 +33,17 @@ LOOK_AFTER = 1.5
 LOCK_TIMEOUT = 0.1
 
 
+class Row:
+    """A lease at the server. Holds of one owner may share it: it lasts as long as the longest of them, even an ended one."""
+
+    def __init__(self) -> None:
+        self.over = 0.0
+
+
 class Record:
     """A lease that was granted, and its times."""
 
-    def __init__(self, request: Request, token: int, since: float) -> None:
+    def __init__(self, request: Request, token: int, since: float, row: Row) -> None:
         self.resource, self.owner, self.token, self.mode = request.resource, request.owner, token, request.mode
         self.ttl, self.stop_before, self.renew = request.ttl, request.stop_before, request.renew
         self.request, self.schema, self.own_owner = request, request.schema, request.own_owner
@@ -46,21 +53,27 @@ class Record:
         self.inherited = False
         self.contended: Optional[bool] = None
         self.give_back = True   # at its end it is not kept for its min_hold: nobody has worked, or the work has not succeeded
-        self.doubtful_until = 0.0   # another copy of its request may arrive
+        self.doubtful_until = 0.0   # until then,
+        self.unanswered = 0         # so many more copies of its request may arrive
         self.alone = False      # renewed apart from others, since its row is locked
         self.lease: Callable[[], Any] = lambda: None     # a weak reference
         self.cuts: set[Callable[[], None]] = set()
         self.tell: Callable[[], None] = lambda: None     # sets `lost`
+        self.row = row
         self.over = 0.0         # it has certainly ended at the server, whatever became of a renewal without an answer
         self.extend(since)
 
     def extend(self, sent: float) -> None:
         left = self.ttl - self.stop_before
         self.ends = sent + self.ttl
-        self.over = max(self.over, self.ends)
+        self.may_last(self.ends)
         self.deadline = sent + left
         self.renew_at = sent + min(self.ttl * RENEW_AT, left / 2)
         self.limit = min(self.ttl * TRY, left / 4, PATIENCE)     # of a renewal
+
+    def may_last(self, until: float) -> None:
+        self.over = max(self.over, until)
+        self.row.over = max(self.row.over, until)
 
     def remaining(self) -> float:
         return max(0.0, self.deadline - now()) if self.fate is None else 0.0
@@ -113,8 +126,11 @@ class End:
 
     @property
     def until(self) -> float:
-        """Then it is over by itself. A renewal that is under way may still move that."""
-        return self.over if self.record is None else self.record.over
+        """Then it is over by itself. A renewal that is under way may still move that. A counted hold lasts as its row does:
+        until it is counted down, the row stays when the other holds have ended."""
+        if self.record is None:
+            return self.over
+        return self.record.row.over if self.request.if_own == "count" else self.record.over
 
 
 class Statement:
@@ -137,6 +153,13 @@ class Keeper:
         self._stopped = False
 
     # Leases
+
+    def row_of(self, request: Request, token: int) -> Row:
+        if not request.own_owner:
+            for record in [*self.records, *(end.record for end in self.ends if end.record is not None)]:
+                if (record.resource, record.owner, record.token) == (request.resource, request.owner, token):
+                    return record.row
+        return Row()
 
     def add(self, record: Record) -> None:
         """It takes the connection that it was granted on, unless there is one: the first renewal must not fail for want
@@ -212,9 +235,7 @@ class Keeper:
 
     def forget(self, request: Request, copies: int) -> None:
         """An owner whose request has no answer. It may be granted the lease after this client has looked."""
-        end = End(request)
-        end.held, end.copies, end.over, end.sure_at = False, copies, now() + max(request.ttl, LOOK_AFTER), now() + LOOK_AFTER
-        self._add_end(end)
+        self._add_end(abandoned(request, copies))
 
     def _add_end(self, end: End) -> None:
         self.ends.append(end)
@@ -318,9 +339,9 @@ class Keeper:
         state = getattr(answer.error, "sqlstate", None)
         if answer.sent is not None:
             for record in group:
-                record.over = now() + record.ttl
+                record.may_last(now() + record.ttl)
         log.warning("could not renew %s: %s", names(group), str(answer.error or "the standby did not confirm it").strip())
-        if state in ("42883", "3F000"):
+        if state in MOVED:
             self._core.source.forget_schema()
         elif state is not None and state[:2] not in ("08", "57", "25", "53") and len(group) > 1:
             size = math.isqrt(len(group))
@@ -385,8 +406,8 @@ class Keeper:
         what = sort(error, sent is not None)
         state = getattr(error, "sqlstate", None)
         may_be_done = what == UNKNOWN and sent is not None
-        if state in ("42883", "3F000") and self._core.source.forget_schema():
-            what = UNKNOWN
+        if state in MOVED:
+            self._core.source.forget_schema()
         for end in ends:
             end.unanswered = end.unanswered or may_be_done
             end.alone = state is not None and state[:2] not in ("08", "57", "25", "53")
@@ -407,14 +428,21 @@ class Keeper:
         end.pause = min(2 * end.pause, 1.0)
 
     def _done(self, end: End, released: bool = False, error: Optional[BaseException] = None) -> None:
+        """Starts nothing: what else was answered with it must not be sent again."""
         self.ends.remove(end)
         if end.record is not None and end.record.doubtful_until > now():
-            self.forget(end.request, 1)
+            self.ends.append(abandoned(end.request, end.record.unanswered))
         if end.outcome is not None:
             end.outcome.give(released, error)
         if end.then is not None:
             end.then()
         self._loop.soon(self._core._check_end)
+
+
+def abandoned(request: Request, copies: int) -> End:
+    end = End(request)
+    end.held, end.copies, end.over, end.sure_at = False, copies, now() + max(request.ttl, LOOK_AFTER), now() + LOOK_AFTER
+    return end
 
 
 def columns_of(leases: Any) -> list[Any]:

@@ -14,6 +14,7 @@ import socket
 
 import psycopg
 
+from ._errors import READ_ONLY
 from ._loop import Loop, now, start_thread
 from ._request import PATIENCE
 from ._source import Connection, Source, cancelled_waits, cut, duplicate, execute, is_quiet
@@ -163,7 +164,7 @@ class Link:
             task.answer.unsafe = bool(cancelled)
         except BaseException as failure:
             error = failure
-            if not isinstance(failure, psycopg.Error) or failure.sqlstate is None or task.too_late:
+            if not isinstance(failure, psycopg.Error) or failure.sqlstate in (None, READ_ONLY) or task.too_late:
                 self._drop()
         self._loop.soon(self._finish, task, rows, error)
 

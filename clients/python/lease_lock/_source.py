@@ -90,10 +90,9 @@ class Source:
         name = str((extension or found)[0][0])
         return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 
-    def forget_schema(self) -> bool:
-        """The extension may have moved. False if it was looked up just now, in vain."""
-        known, self._schema = self._schema, None
-        return known is not None
+    def forget_schema(self) -> None:
+        """The extension may have moved."""
+        self._schema = None
 
 
 def _refuse_hooks(pool: Any) -> None:

@@ -91,19 +91,23 @@ class Lease:
                         trace: Optional[TracebackType]) -> None:
         if self._record.fate == RELEASED:
             return
+        held = self._end_block()
+        if not held and (error is None or isinstance(error, Exception)) and not isinstance(error, LeaseLost):
+            raise self._record.loss() from error
+
+    def _end_block(self) -> bool:
+        """False if it is known not to have been held any longer."""
         if self._leases._hands_over():
+            held = self.remaining() > 0
             self._core.end(self._record, None)
-            return
+            return held
         try:
-            released = self.release()
+            return self.release()
         except OutcomeUnknown as unknown:
             log.warning("%s", unknown)
-            return
         except psycopg.Error as failure:
             log.warning('could not release lease on "%s": %s', self.resource, str(failure).strip())
-            return
-        if not released and (error is None or isinstance(error, Exception)) and not isinstance(error, LeaseLost):
-            raise self._record.loss() from error
+        return True
 
     @contextmanager
     def transaction(self, connection: Optional[Connection] = None) -> Iterator[psycopg.Cursor[Any]]:
@@ -144,7 +148,7 @@ class Lease:
     def _begin(self, stack: ExitStack, given: Optional[Connection]) -> tuple[Connection, Guard, list[str]]:
         """On another connection if one breaks: nothing of the user's is in the transaction yet."""
         until = now() + min(PATIENCE, self.remaining())
-        pause, warned = 0.05, False
+        pause, last = 0.05, None
         while True:
             self.check()
             try:
@@ -164,11 +168,13 @@ class Lease:
                     self._core.lose(self._record, BROKEN)
                     self.lost.set()
                     raise self._record.loss() from error
+                if last is not None and error.sqlstate is None and now() >= until:
+                    raise last      # the limit has cut off one more try: that is not why
                 if given is not None or sort(error, True) == NOT_AGAIN or now() + pause >= until:
                     raise
-                if not warned:
+                if last is None:
                     log.warning('transaction under "%s" failed to begin, trying again: %s', self.resource, str(error).strip())
-                warned = True
+                last = error.with_traceback(None)       # which refers to this frame, and so to the lease
             time.sleep(pause)
             pause = min(2 * pause, 0.5)
 
@@ -321,11 +327,13 @@ class Leases:
             return
         if self._source.pool is not None:
             with self._source.pool.connection(timeout=max(0.001, until - now())) as connection:
-                yield connection
+                with _closed_if_read_only(connection):
+                    yield connection
             return
         connection = self._idle_connection() or self._open(until)
         try:
-            yield connection
+            with _closed_if_read_only(connection):
+                yield connection
         finally:
             idle = not connection.closed and connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
             if idle and len(self._idle) < IDLE and not self._core.closed:
@@ -355,3 +363,13 @@ class Leases:
                 late.close()
             raise
         return connection   # type: ignore[no-any-return]
+
+
+@contextmanager
+def _closed_if_read_only(connection: Connection) -> Iterator[None]:
+    """So that the next transaction has another connection. A pool keeps none that is closed."""
+    try:
+        yield
+    except psycopg.errors.ReadOnlySqlTransaction:
+        connection.close()
+        raise

@@ -122,8 +122,13 @@ class LeaseDriver(coordination.CoordinationDriver):     # type: ignore[misc]
 
     def _start(self) -> None:
         leases = Leases(self._url, schema=self._schema)
-        with translated(), leases._connection(None, now() + PATIENCE):
-            self._leases = leases
+        try:
+            with translated(), leases._connection(None, now() + PATIENCE):
+                pass
+        except BaseException:
+            leases.close(0)
+            raise
+        self._leases = leases
 
     def _stop(self) -> None:
         if self._leases is not None:

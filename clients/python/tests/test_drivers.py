@@ -1,5 +1,6 @@
 """The same leases by the interfaces of other libraries."""
 
+import _thread
 import threading
 import time
 import types
@@ -77,6 +78,20 @@ def test_tooz_names_errors_and_locks_that_are_shared_or_broken(server, coordinat
         LeaseDriver(b"member", netutils.urlsplit("postgresql-lease://127.0.0.1:1/none"), {}).start()
 
 
+def test_tooz_leaves_no_thread_if_it_cannot_start():
+    pytest.importorskip("tooz")
+    from oslo_utils import netutils
+    from tooz.coordination import ToozConnectionError
+
+    from lease_lock.tooz import LeaseDriver
+
+    before = _thread._count()
+    for _ in range(10):     # more than those of other tests that may end meanwhile
+        with pytest.raises(ToozConnectionError):
+            LeaseDriver(b"member", netutils.urlsplit("postgresql-lease://127.0.0.1:1/none"), {}).start()
+    wait_until(lambda: _thread._count() <= before)
+
+
 def test_tooz_without_a_host_in_the_url(server):
     """As for a server on a socket."""
     pytest.importorskip("tooz")
@@ -94,7 +109,7 @@ def test_tooz_without_a_host_in_the_url(server):
     driver.stop()
 
 
-def test_django(server):
+def test_django(server, slow):
     django = pytest.importorskip("django")
     from django.conf import settings
 
@@ -127,6 +142,10 @@ def test_django(server):
                 with atomic(lease):
                     pytest.fail("the lease is not held")
                 assert lease.lost.is_set()
+        with pytest.raises(LeaseLost), transaction.atomic():
+            with leases().hold("paper:1", ttl=2 * slow) as lease:
+                server.sql("SELECT lease_break('paper:1')")
+                assert lease.lost.wait(LONG)
         assert server.sql("SELECT id FROM paper") == [(1,)]
         # With ATOMIC_REQUESTS the transaction's own assertion keeps the lease from ending before the response.
         def view(request):

@@ -19,7 +19,7 @@ import pytest
 
 from conftest import CLIENTS
 from lease_lock import Cancel, Cancelled, Closed, LeaseError, LeaseLost, Leases, LeaseTaken, OutcomeUnknown
-from lease_lock import _source
+from lease_lock import _core, _keeper, _source
 from servers import LONG, wait_until
 
 
@@ -245,6 +245,40 @@ def test_rows_of_a_pool_are_as_it_makes_them(server):
             assert cursor.execute("SELECT 1 AS one").fetchone() == {"one": 1}
         with pool.connection() as connection:
             assert not connection.autocommit
+
+
+def test_a_pool_does_not_keep_a_connection_to_a_read_only_server(server, make_role):
+    """Here, sessions that are there stay read-only, and new ones are not."""
+    role = make_role()
+    role.alter("SET default_transaction_read_only = on")
+    with psycopg_pool.ConnectionPool(role.dsn, min_size=1, max_size=1) as pool:
+        pool.wait(LONG)
+        role.alter("RESET default_transaction_read_only")
+        with Leases(pool) as leases, leases.hold("moved", ttl=600) as lease, lease.transaction() as cursor:
+            cursor.execute("SELECT 1")
+
+
+def test_a_counted_hold_is_counted_down_after_a_longer_one_has_ended(server, slow):
+    """At the server the lease lasts as long as the longest of its holds, even an ended one."""
+    with Leases(server.dsn()) as leases:
+        longer = leases.hold("again", ttl=3600, if_own="count")
+        brief = leases.hold("again", ttl=1.5 * slow, if_own="count", renew=False)
+        assert longer.release() is True
+        assert brief.lost.wait(LONG)
+        wait_until(lambda: not server.is_held("again"))
+
+
+def test_all_late_copies_of_a_request_are_released(server, proxy, monkeypatch):
+    """Two have no answer, and come to the server when the lease that the third one was granted is released."""
+    for module in (_core, _keeper):
+        monkeypatch.setattr(module, "LOOK_AFTER", LONG)
+    with Leases(server.dsn(proxy.port)) as leases:
+        proxy.on("lease_request", lambda: (proxy.cut(), proxy.on("lease_request", "cut")))
+        lease = leases.hold("copies", ttl=3600, wait=LONG)
+        assert proxy.seen == 2 and lease.release()
+        for _ in range(2):
+            assert server.value("SELECT granted FROM lease_request('copies', '1 hour', %s, if_own => 'renew')", lease.owner)
+            wait_until(lambda: not server.is_held("copies"))
 
 
 def test_500_leases_with_one_connection(server, slow):

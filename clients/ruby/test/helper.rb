@@ -2,19 +2,21 @@
 
 require "lease_lock"
 require "stringio"
+require "proxy"
 
 # What the tests have in common. Nothing depends on speed: LONG is only so that a test that hangs ends.
 class TestCase < Minitest::Test
   LONG = ENV.fetch("PG_TEST_TIMEOUT_DEFAULT", "180").to_i
 
   def setup
-    @opened = []
+    @opened, @proxies = [], []
     sql("CREATE EXTENSION IF NOT EXISTS lease_lock")
   end
 
   def teardown
     @opened.each(&:close)
     LeaseLock.close
+    @proxies.each(&:close)
     sql("SELECT lease_break(resource) FROM lease_status")
   end
 
@@ -26,6 +28,22 @@ class TestCase < Minitest::Test
   def open_leases(source = "", **options)
     @opened << LeaseLock::Leases.new(source, logger: Logger.new(log), **options)
     @opened.last
+  end
+
+  # Closed after the test.
+  def open_proxy(&watch)
+    Proxy.new(&watch).tap { |proxy| @proxies << proxy }
+  end
+
+  # Requests for leases go on at once, but for the first: their client hears nothing of them, and they reach the server
+  # when the queue has something for each.
+  def delay_requests(number, queue)
+    open_proxy do |data, client|
+      if data.include?("lease_request(") && (number -= 1) >= 0
+        client.shutdown
+        queue.pop
+      end
+    end
   end
 
   def sql(statement, *params)

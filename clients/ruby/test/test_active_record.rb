@@ -107,6 +107,42 @@ class ActiveRecordTest < TestCase
     assert(!@order.reload.paid)
   end
 
+  def test_begin_has_a_limit
+    connect_by(open_proxy { |data| sleep if data.include?("BEGIN") })
+    error = assert_raises(LeaseLock::LeaseLost) do
+      @order.with_lease(ttl: 3, renew: false) { |lease| lease.transaction(Order) { flunk } }
+    end
+    assert_equal(:expired, error.reason)
+  end
+
+  def test_rollback_has_a_limit
+    connect_by(proxy = open_proxy { |data| sleep if data.include?("ROLLBACK") })
+    @order.with_lease do |lease|
+      error = assert_raises(ActiveRecord::StatementInvalid) { lease.transaction(Order) { @order.update!(paid: true) && 1 / 0 } }
+      assert_kind_of(ZeroDivisionError, error.cause.cause)
+      proxy.close # with it ends the transaction, at the server
+    end
+  end
+
+  def test_a_connection_to_a_standby_is_not_kept
+    @order.with_lease do |lease|
+      Order.connection.execute("SET default_transaction_read_only = on")
+      assert_raises(PG::ReadOnlySqlTransaction) { lease.transaction(Order) { flunk } }
+      lease.transaction(Order) { @order.update!(paid: true) }
+    end
+    assert(@order.reload.paid)
+  end
+
+  def test_a_child_that_leaves_the_block_does_nothing
+    parent = Process.pid
+    @order.with_lease do |lease|
+      lease.transaction(Order) { @order.update!(paid: true) && leave_in_child }
+    ensure
+      exit!(Thread.list.none? { |thread| thread.name == "lease_lock" }) if Process.pid != parent
+    end
+    assert(@order.reload.paid)
+  end
+
   # As tests with transactional fixtures have it: the end of the lease is not waited for.
   def test_a_transaction_in_another_one_is_a_savepoint
     Order.connection.begin_transaction(joinable: false)
@@ -162,5 +198,19 @@ class ActiveRecordTest < TestCase
     script = "#{rails}; require 'lease_lock'; print LeaseLock.respond_to?(:settings); require 'active_record'; " \
              "print ActiveRecord::Base.method_defined?(:with_lease)"
     assert_equal("falsetrue", IO.popen([RbConfig.ruby, "-I", File.join(__dir__, "../lib"), "-e", script], &:read))
+  end
+
+  private
+
+  # The leases do without the proxy.
+  def connect_by(proxy)
+    LeaseLock.leases = open_leases
+    ActiveRecord::Base.establish_connection(adapter: "postgresql", host: "127.0.0.1", port: proxy.port, pool: 3)
+  end
+
+  # In a child, an Interrupt instead of a return.
+  def leave_in_child
+    pid = fork or raise Interrupt
+    assert(Process.wait2(pid)[1].success?)
   end
 end

@@ -32,6 +32,15 @@ class BlocksTest < TestCase
     end
   end
 
+  # At the server, the lease lasts as long as the other hold would have.
+  def test_a_counted_hold_ends_after_one_that_was_longer
+    longer = @leases.hold("again", ttl: 3600, if_own: :count)
+    brief = @leases.hold("again", ttl: 2, if_own: :count, renew: false)
+    assert(longer.release)
+    wait_until { !held?("again") }
+    assert(brief.lost?)
+  end
+
   def test_an_error_of_the_block_is_raised_after_the_release
     error = assert_raises(ZeroDivisionError) { @leases.hold("r") { 1 / 0 } }
     assert_nil(error.cause)

@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "timeout"
 require "tmpdir"
 
 # What only Ruby has: fork, the garbage collector, types, gems.
@@ -69,6 +70,34 @@ class LanguageTest < TestCase
     wait_until { log.string.include?("in the callback") }
   end
 
+  def test_on_lost_may_close
+    closed = Queue.new
+    leases = open_leases
+    lease = leases.hold("r", on_lost: ->(_) { closed << leases.close(timeout: LONG) })
+    break_lease("r")
+    assert_raises(LeaseLock::LeaseLost) { lease.transaction { flunk } }
+    assert_empty(Timeout.timeout(LONG / 2) { closed.pop })
+  end
+
+  def test_elect_goes_on_if_an_outcome_is_unknown
+    leases = open_leases(delay_requests(1, Queue.new).dsn)
+    assert_equal(1, leases.elect("leader", owner: "me") { 1 })
+  end
+
+  # All of them come after the release.
+  def test_no_late_copy_of_a_request_leaves_a_lease
+    arrives = Queue.new
+    leases = open_leases(delay_requests(2, arrives).dsn)
+    with_time_to_look_after(LONG) do
+      leases.hold("late", ttl: 3600, wait: LONG) { 1 }
+      2.times do
+        before = token("late")
+        arrives << true
+        wait_until { token("late") != before && !held?("late") }
+      end
+    end
+  end
+
   def test_wrong_arguments_are_told_at_once
     leases = open_leases
     [{ ttl: "30" }, { ttl: 0 }, { ttl: 10, stop_before: 10 }, { tll: 3 }, { wait: "1" }, { wait: -0.1 }, { ttl: Float::NAN }].each do |options|
@@ -136,6 +165,21 @@ class LanguageTest < TestCase
   end
 
   private
+
+  def token(resource)
+    value("SELECT token FROM lease_lock WHERE resource = $1", resource)
+  end
+
+  def with_time_to_look_after(seconds)
+    usual = set_time_to_look_after(seconds)
+    yield
+  ensure
+    set_time_to_look_after(usual)
+  end
+
+  def set_time_to_look_after(seconds)
+    LeaseLock::Keeper.send(:remove_const, :LOOK_AFTER).tap { LeaseLock::Keeper.const_set(:LOOK_AFTER, seconds) }
+  end
 
   def run!(*command, **options)
     IO.popen(command, err: %i[child out], **options, &:read).tap { |output| assert($?.success?, output) }

@@ -55,36 +55,45 @@ module LeaseLock
 
   # A transaction of ActiveRecord's under a lease.
   class RecordTransaction < Transaction
-    def run(lease, model)
+    def run(lease, model, &work)
       lease.check
+      adapter = model.connection
+      guard(adapter.raw_connection, LeaseLock.now + [PATIENCE, lease.remaining].min)
       result = nil
-      raw = model.connection.raw_connection
-      undone = Source.wait_cancelled?(raw) do
-        result = model.transaction(requires_new: true) do
-          begin_in(model.connection, lease)
-          yield(@connection).tap do
-            lease.check
-            commits
-          end
-        end
-      end
+      undone = Source.wait_cancelled?(@connection) { result = perform(lease, model, &work) }
       raise unknown("COMMIT was not confirmed by the synchronous standby") if undone
       result
     rescue ActiveRecord::ActiveRecordError, PG::Error => e
       driver = e.is_a?(PG::Error) ? e : e.cause
+      @read_only = Sorting.read_only?(driver)
       meaning = driver.is_a?(PG::Error) ? meaning_of(driver) : e
       raise meaning.equal?(driver) ? e : meaning
     ensure
-      model.connection.throw_away! if @guard && (@guard.end || !Source.open?(@connection))
+      conclude(adapter)
     end
 
     private
 
-    # In a transaction around it, the assertion lasts, so the end of the lease cannot be waited for.
-    def begin_in(connection, lease)
-      @record.handed_over = true if connection.open_transactions > 1
-      guard(connection.raw_connection, LeaseLock.now + [PATIENCE, lease.remaining].min)
-      assert
+    def perform(lease, model)
+      model.transaction(requires_new: true) do
+        # In a transaction around it, the assertion lasts, so the end of the lease cannot be waited for.
+        @record.handed_over = true if model.connection.open_transactions > 1
+        assert
+        yield(@connection).tap do
+          lease.check
+          commits
+        end
+      ensure
+        @guard.limit(LeaseLock.now + PATIENCE) unless @stage == :commits || @core.inherited?
+      end
+    end
+
+    # The pool keeps no connection that was cut off; nor one to a standby, unless a transaction around this one has it.
+    def conclude(adapter)
+      return if @guard.nil?
+      return @guard.close if @core.inherited?
+      ended = @guard.end || !Source.open?(@connection)
+      adapter.throw_away! if ended || (@read_only && !adapter.transaction_open?)
     end
   end
 

@@ -55,9 +55,8 @@ module LeaseLock
       @loop = Loop.new(@logger)
       @owner = Request.new_owner # of leases that are counted
       @pid = Process.pid
-      @calls, @idle, @backlog, @spare, @closing = [], [], [], [], []
+      @calls, @idle, @backlog, @spare, @closing, @callbacks = [], [], [], [], [], []
       @busy, @lines, @waits, @polls = {}, {}, {}, {}
-      @callbacks = 0
       @closed = false
       @keeper = Keeper.new(self)
     end
@@ -95,7 +94,11 @@ module LeaseLock
 
     def close(outcome, timeout)
       @closed = true
-      @loop.soon { close_now(outcome, timeout) }
+      closing = Thread.current
+      @loop.soon do
+        @callbacks.delete(closing) # which must not wait for itself
+        close_now(outcome, timeout)
+      end
     end
 
     def guard(record, connection)
@@ -107,23 +110,23 @@ module LeaseLock
     # A function of the user's, in a thread of its own, so that it delays nobody.
     def call_back(record)
       lease = record.lease or return
-      @callbacks += 1
-      Thread.new do
+      thread = Thread.new do
         record.on_lost.call(lease)
       rescue StandardError => e
         @logger.error("lease_lock: on_lost: #{e.full_message}")
       ensure
         @loop.soon do
-          @callbacks -= 1
+          @callbacks.delete(thread)
           check_end
         end
       end
+      @callbacks << thread
     end
 
     def check_end
       return unless @closed && @closing.any? && @busy.empty? && @waits.empty? && @keeper.endings.empty?
       @keeper.stop
-      return if @callbacks.positive?
+      return if @callbacks.any?
       @closing.each { |outcome| outcome.give([]) }
       @closing = []
       @loop.stop
@@ -206,6 +209,7 @@ module LeaseLock
     end
 
     def granted(call, record, unsafe)
+      @keeper.join_others(record)
       if unsafe && !call.outcome.decided?
         @logger.warn("lease on \"#{record.resource}\" was granted, but the synchronous standby did not confirm it: asking again")
         call.last = -> { PG::ConnectionBad.new("the synchronous standby did not confirm the grant") }
@@ -228,7 +232,7 @@ module LeaseLock
       drop(call)
       call.record = record
       record.on_lost = call.on_lost
-      record.doubtful_until = call.doubtful_until if call.request.own_owner
+      record.doubtful_until, record.copies = call.doubtful_until, call.unanswered if call.request.own_owner
       lease = call.make_lease
       ObjectSpace.define_finalizer(lease, Core.finalizer(self, record))
       @keeper.add(record)
@@ -251,9 +255,10 @@ module LeaseLock
         call.doubtful_until = LeaseLock.now + Keeper::LOOK_AFTER
       end
       return forget(call) if call.outcome.decided?
-      if Sorting::MOVED.include?(Sorting.state(error)) && @source.forget_schema && !call.looked_up
+      if Sorting::MOVED.include?(Sorting.state(error))
+        what = "not again" if call.looked_up
         call.looked_up = true
-        what = "again"
+        @source.forget_schema
       end
       if what == "unknown" && !call.request.own_owner
         fail(call, OutcomeUnknown.new("no answer to a request for \"#{call.request.resource}\"", call.request.resource))

@@ -59,6 +59,7 @@ module LeaseLock
                 .to_h { |line| line.split("\t").first(2) }.freeze
     # SQLSTATE of an assertion that fails.
     NOT_HELD = "55000"
+    READ_ONLY = "25006"
     # The functions are not where they were.
     MOVED = %w[42883 3F000].freeze
 
@@ -68,6 +69,11 @@ module LeaseLock
     def state(error)
       return unless error.is_a?(PG::Error)
       error.result ? error.result.error_field(PG::Result::PG_DIAG_SQLSTATE) : PG::ERROR_CLASSES.key(error.class)
+    end
+
+    # A standby. The name of the host may have moved on to the primary, which only a new connection reaches.
+    def read_only?(error)
+      state(error) == READ_ONLY
     end
 
     # "again", "not again" or "unknown"; sent: whether the statement was sent.

@@ -9,16 +9,19 @@ module LeaseLock
     RENEW_AT = 1.0 / 3
     TRY = 1.0 / 6
 
+    # When all holds of one owner are over. They share it.
+    Last = Struct.new(:time)
+
     attr_reader :request, :resource, :owner, :token, :mode, :ttl, :schema, :renew, :ends, :deadline, :limit, :fate, :guards, :lost, :own_owner
-    attr_accessor :alarm, :contended, :alone, :renew_at, :on_lost, :handed_over, :over,
+    attr_accessor :alarm, :contended, :alone, :renew_at, :on_lost, :handed_over,
                   :give_back,     # at its end it is not kept for its min_hold: nobody has worked, or the work has not succeeded
-                  :doubtful_until # another copy of its request may arrive
+                  :doubtful_until, :copies # until then, so many copies of its request may arrive
 
     def initialize(request, token, since)
       @request, @resource, @owner, @token, @mode = request, request.resource, request.owner, token, request.mode
       @ttl, @stop_before, @renew, @schema = request.ttl, request.stop_before, request.renew, request.schema
       @own_owner = request.own_owner
-      @over = 0.0 # it has certainly ended at the server, whatever became of a renewal without an answer
+      @over, @last = 0.0, Last.new(0.0)
       @guards, @lost, @give_back = [], Outcome.new, true
       extend_from(since)
     end
@@ -26,10 +29,30 @@ module LeaseLock
     def extend_from(sent)
       left = @ttl - @stop_before
       @ends = sent + @ttl
-      @over = [@over, @ends].max
+      may_last_until(@ends)
       @deadline = sent + left
       @renew_at = sent + [@ttl * RENEW_AT, left / 2].min
       @limit = [@ttl * TRY, left / 4, PATIENCE].min
+    end
+
+    # At the server, by a renewal without an answer as well.
+    def may_last_until(time)
+      @over = [@over, time].max
+      @last.time = [@last.time, time].max
+    end
+
+    # Then it has certainly ended at the server, where a hold that is counted lasts as long as the others.
+    def over
+      @request.counted ? @last.time : @over
+    end
+
+    def same_lease?(other)
+      [@resource, @owner, @token] == [other.resource, other.owner, other.token]
+    end
+
+    def join(other)
+      @last = other.last
+      may_last_until(@over)
     end
 
     def remaining
@@ -69,6 +92,10 @@ module LeaseLock
     def loss
       LeaseLost.new(@resource, @fate || :expired)
     end
+
+    protected
+
+    attr_reader :last
   end
 
   # A lease, or what a request may have been granted, that is to be released.
@@ -126,6 +153,12 @@ module LeaseLock
       go_on
     end
 
+    # At the server, all holds of one owner are one lease.
+    def join_others(record)
+      other = [*@records, *@endings.filter_map(&:record)].find { |one| one.same_lease?(record) }
+      record.join(other) if other
+    end
+
     # The server says that it is not held.
     def lose(record, reason, call_back: true)
       return unless record.decide(reason)
@@ -154,11 +187,7 @@ module LeaseLock
 
     # An owner whose request has no answer. It may be granted the lease after this client has looked.
     def forget(request, copies)
-      ending = Ending.new(request)
-      ending.held, ending.copies = false, copies
-      ending.sure_at = LeaseLock.now + LOOK_AFTER
-      ending.over = LeaseLock.now + [request.ttl, LOOK_AFTER].max
-      add_ending(ending)
+      add_ending(abandoned(request, copies))
     end
 
     def end_all(reason)
@@ -212,6 +241,14 @@ module LeaseLock
     def add_ending(ending)
       @endings << ending
       go_on
+    end
+
+    def abandoned(request, copies)
+      ending = Ending.new(request)
+      ending.held, ending.copies = false, copies
+      ending.sure_at = LeaseLock.now + LOOK_AFTER
+      ending.over = LeaseLock.now + [request.ttl, LOOK_AFTER].max
+      ending
     end
 
     def too_late(ending)
@@ -295,7 +332,7 @@ module LeaseLock
     # One lease can make a renewal of many fail: somebody has locked its row. Find it; the others must not suffer.
     def renewal_failed(group, answer)
       state = Sorting.state(answer.error)
-      group.each { |record| record.over = LeaseLock.now + record.ttl } if answer.sent
+      group.each { |record| record.may_last_until(LeaseLock.now + record.ttl) } if answer.sent
       names = group.size == 1 ? "" : " and #{group.size - 1} others"
       @logger.warn("could not renew lease on \"#{group[0].resource}\"#{names}: " \
                    "#{answer.error ? answer.error.message.strip : 'the standby did not confirm it'}")
@@ -365,7 +402,7 @@ module LeaseLock
       what = Sorting.sort(error, !sent.nil?)
       state = Sorting.state(error)
       may_be_done = what == "unknown" && !sent.nil?
-      what = "unknown" if Sorting::MOVED.include?(state) && @core.source.forget_schema
+      @core.source.forget_schema if Sorting::MOVED.include?(state)
       endings.each do |ending|
         ending.unanswered ||= may_be_done
         ending.alone = !Sorting.of_server?(state)
@@ -384,9 +421,10 @@ module LeaseLock
       end
     end
 
+    # Starts nothing: what else was answered with it must not be sent again.
     def done(ending, released = nil, error: nil)
       @endings.delete(ending)
-      forget(ending.request, 1) if ending.record&.doubtful_until&.> LeaseLock.now
+      @endings << abandoned(ending.request, ending.record.copies) if ending.record&.doubtful_until&.> LeaseLock.now
       ending.outcome&.give(released, error: error)
       ending.after&.call
       @loop.soon { @core.check_end }

@@ -99,7 +99,7 @@ module LeaseLock
     private
 
     def hand_over
-      fate.nil?.tap { @core.finish(@record, nil) }
+      remaining.positive?.tap { @core.finish(@record, nil) }
     end
 
     def finish

@@ -59,6 +59,7 @@ module LeaseLock
         rescue LeaseError, PG::Error => e
           raise unless stands_again?(call, e)
           @logger.warn("not the leader of \"#{resource}\": #{e.message.strip}") unless e.is_a?(LeaseTaken)
+          sleep 1 if e.is_a?(OutcomeUnknown) # it may come at once, again and again
         end
       end
     end
@@ -143,7 +144,7 @@ module LeaseLock
       if call.record
         (error.is_a?(Closed) || (error.is_a?(LeaseLost) && error.reason != :released)) && error.resource == call.request.resource
       else
-        error.is_a?(LeaseTaken) || error.is_a?(Closed) || Sorting.sort(error, true) != "not again"
+        [LeaseTaken, Closed, OutcomeUnknown].any? { |kind| error.is_a?(kind) } || Sorting.sort(error, true) != "not again"
       end
     end
 

@@ -118,7 +118,7 @@ module LeaseLock
         unsafe = Source.wait_cancelled?(@connection) { rows = Source.execute(@connection, text) }
       rescue StandardError => e
         error = e
-        drop if Sorting.state(e).nil? || task.too_late
+        drop if Sorting.state(e).nil? || Sorting.read_only?(e) || task.too_late
       end
       @loop.soon { finish(task, rows, error, unsafe) }
       true

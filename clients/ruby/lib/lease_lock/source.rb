@@ -35,10 +35,9 @@ module LeaseLock
       @schema ||= choose(Source.execute(connection, format(FIND, Source.quote(connection, @given))), connection.db)
     end
 
-    # The extension may have moved. False if it was looked up just now, in vain.
+    # The extension may have moved.
     def forget_schema
-      known, @schema = @schema, nil
-      !known.nil?
+      @schema = nil
     end
 
     # Statements in a transaction of their own, in one message; rows of the last one.

@@ -95,7 +95,7 @@ module LeaseLock
   class Request
     KNOWN = %i[mode permits min_hold payload if_own owner stop_before renew].freeze
 
-    attr_reader :resource, :ttl, :wait, :owner, :mode, :permits, :own_owner, :stop_before, :renew
+    attr_reader :resource, :ttl, :wait, :owner, :mode, :permits, :own_owner, :counted, :stop_before, :renew
     # Where the functions are: known when it was sent.
     attr_reader :schema
 
@@ -106,10 +106,11 @@ module LeaseLock
       raise ArgumentError, "ttl must be more than zero, not #{ttl.inspect}" unless @ttl.positive?
       raise ArgumentError, "wait must not be negative, but #{wait.inspect} is" if @wait&.negative?
       @if_own = options.fetch(:if_own, :refuse).to_s
+      @counted = @if_own == "count"
       @mode = options.fetch(:mode, :exclusive).to_s
       # Nobody else uses the owner, so the request can be repeated.
-      @own_owner = options[:owner].nil? && @if_own != "count"
-      @owner = options[:owner] || (@if_own == "count" ? shared_owner : Request.new_owner)
+      @own_owner = options[:owner].nil? && !@counted
+      @owner = options[:owner] || (@counted ? shared_owner : Request.new_owner)
       @stop_before = options[:stop_before] ? Request.seconds(:stop_before, options[:stop_before]) : @ttl * MARGIN
       raise ArgumentError, "stop_before must be less than the ttl" unless @stop_before >= 0 && @stop_before < @ttl
       @renew = options.fetch(:renew, true)
@@ -120,7 +121,7 @@ module LeaseLock
 
     # Whether its release may leave the lease kept for its min_hold. A hold of several does not.
     def keeps?
-      !@values[:min_hold].nil? && @if_own != "count"
+      !@values[:min_hold].nil? && !@counted
     end
 
     def self.seconds(name, time)

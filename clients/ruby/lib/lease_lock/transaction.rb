@@ -21,6 +21,7 @@ module LeaseLock
       raise unknown("COMMIT was not confirmed by the synchronous standby") if undone
       result
     rescue PG::Error, IOError => e
+      @read_only = Sorting.read_only?(e)
       raise meaning_of(e)
     ensure
       conclude(given)
@@ -32,13 +33,16 @@ module LeaseLock
     def begin_on(lease, given)
       raise ArgumentError, "the connection is in a transaction" if given && given.transaction_status != PG::PQTRANS_IDLE
       until_time = LeaseLock.now + [PATIENCE, lease.remaining].min
-      pause = 0.05
+      pause, told = 0.05, nil
       begin
         guard(given || @leases.connection(until_time), until_time)
         @connection.async_exec("BEGIN")
         assert
       rescue PG::Error => e
-        raise if given || Sorting.sort(e, true) == "not again" || LeaseLock.now + pause >= until_time
+        raise if given || Sorting.sort(e, true) == "not again"
+        told = e if told.nil? || Sorting.state(e) # by the server: it says more than that the time was over
+        raise told if LeaseLock.now + pause >= until_time
+        @read_only = Sorting.read_only?(e)
         @core.logger.warn("transaction under \"#{@record.resource}\" did not begin, trying again: #{e.message.strip}") if pause == 0.05
         conclude(given)
         sleep pause
@@ -49,7 +53,7 @@ module LeaseLock
     end
 
     def guard(connection, until_time)
-      @connection, @guard = connection, @core.guard(@record, connection)
+      @connection, @guard, @read_only = connection, @core.guard(@record, connection), false
       @guard.limit(until_time)
     end
 
@@ -93,7 +97,7 @@ module LeaseLock
         roll_back(guard) unless @stage == :ended || @connection.finished? || @connection.transaction_status == PG::PQTRANS_IDLE
       ensure
         cut = guard.end
-        @leases.give_back(@connection, cut) unless given
+        @leases.give_back(@connection, cut || @read_only) unless given
       end
     end
 

@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Deque;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
@@ -35,6 +36,9 @@ final class Core {
     /** Pauses after an error, in milliseconds. */
     private static final int[] PAUSES = {50, 100, 200, 500, 1000};
 
+    /** The callback that the thread runs. */
+    private static final ThreadLocal<Object> CALLBACK = new ThreadLocal<>();
+
     final Loop loop = new Loop();
     final Source source;
     final Keeper keeper = new Keeper(this);
@@ -50,7 +54,7 @@ final class Core {
     private final Map<String, Link> waits = new HashMap<>();
     private final Map<String, Loop.Alarm> polls = new HashMap<>();
     private final List<CompletableFuture<List<String>>> closing = new ArrayList<>();
-    private int callbacks;
+    private final Set<Object> callbacks = new HashSet<>(); // that run, and have not called close
 
     Core(Source source) {
         this.source = source;
@@ -89,9 +93,18 @@ final class Core {
 
     CompletableFuture<List<String>> close(long timeout) {
         CompletableFuture<List<String>> outcome = new CompletableFuture<>();
+        Object callback = CALLBACK.get();
         closed = true;
-        loop.soon(() -> close(outcome, timeout));
+        loop.soon(() -> {
+            callbacks.remove(callback); // it must not wait for itself
+            close(outcome, timeout);
+        });
         return outcome;
+    }
+
+    /** The program ends: one of them may be what ends it, and wait for that. */
+    void waitForNoCallback() {
+        loop.soon(callbacks::clear);
     }
 
     /** A connection that nobody uses, or null. Called in the loop. */
@@ -110,15 +123,18 @@ final class Core {
 
     /** A function of the user's, in a thread of its own, so that it delays nobody. */
     void callBack(Record record, Consumer<LeaseLost> callback) {
-        callbacks++;
+        Object running = new Object();
+        callbacks.add(running);
         Loop.THREADS.execute(() -> {
+            CALLBACK.set(running);
             try {
                 callback.accept(record.loss(null));
             } catch (RuntimeException e) {
                 Loop.error("onLost", e);
             } finally {
+                CALLBACK.remove();
                 loop.soon(() -> {
-                    callbacks--;
+                    callbacks.remove(running);
                     checkEnd();
                 });
             }
@@ -130,7 +146,7 @@ final class Core {
             return;
         }
         keeper.stop();
-        if (callbacks == 0) {
+        if (callbacks.isEmpty()) {
             closing.forEach(outcome -> outcome.complete(List.of()));
             closing.clear();
             loop.stop();
@@ -201,6 +217,7 @@ final class Core {
         String[] row = answer.rows.get(0);
         if (row[0].equals("t")) {
             Record record = new Record(call.request, Long.parseLong(row[1]), Clock.after(answer.sent, milliseconds(row[2])));
+            keeper.joinOthers(record);
             granted(call, record, answer.unsafe);
             return false;
         }
@@ -235,6 +252,7 @@ final class Core {
             drop(call);
             call.record = record;
             record.doubtfulUntil = call.request.ownOwner ? call.doubtfulUntil : 0;
+            record.doubtfulCopies = call.unanswered;
             keeper.add(record);
             if (!call.outcome.complete(record)) {
                 keeper.finish(record, new CompletableFuture<>(), () -> { });
@@ -254,9 +272,9 @@ final class Core {
             return;
         }
         if (Errors.isMoved(error)) {
-            boolean first = source.forgetSchema() && !call.lookedUp;
+            source.forgetSchema();
+            what = call.lookedUp ? Errors.Action.NOT_AGAIN : Errors.Action.AGAIN;
             call.lookedUp = true;
-            what = first ? Errors.Action.AGAIN : Errors.Action.NOT_AGAIN;
         }
         if (what == Errors.Action.UNKNOWN && !call.request.ownOwner) {
             fail(call, new OutcomeUnknown("no answer to a request for \"" + resource + "\"", resource, error));

@@ -44,10 +44,15 @@ final class Errors {
         return List.of("42883", "3F000").contains(state(error));
     }
 
+    /** The server takes no writes. Another one may have its name by now, so its connections are of no use. */
+    static boolean isReadOnly(Throwable error) {
+        return state(error).equals("25006");
+    }
+
     /** Is it an error of the server as a whole, rather than of one lease? */
     static boolean isOfServer(Throwable error) {
         String state = state(error);
-        return state.isEmpty() || Stream.of("08", "57", "25", "53").anyMatch(state::startsWith);
+        return state.isEmpty() || isMoved(error) || Stream.of("08", "57", "25", "53").anyMatch(state::startsWith);
     }
 
     /** sent: whether the statement was sent. */

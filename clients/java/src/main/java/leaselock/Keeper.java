@@ -8,6 +8,7 @@ import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -54,6 +55,11 @@ final class Keeper {
         records.add(record);
         watch(record);
         goOn();
+    }
+
+    /** At the server, all holds of one owner that are counted are one lease. */
+    void joinOthers(Record record) {
+        Stream.concat(records.stream(), endings.stream().map(ending -> ending.record)).filter(Objects::nonNull).forEach(record::join);
     }
 
     /** The rest of its time is the holder's, to stop: it is released then, or when the holder says that it has stopped. */
@@ -112,11 +118,15 @@ final class Keeper {
 
     /** An owner whose request has no answer. It may be granted the lease after this client has looked. */
     void forget(Request request, int copies) {
+        add(abandoned(request, copies));
+    }
+
+    private static Ending abandoned(Request request, int copies) {
         Ending ending = new Ending(request, null);
         ending.copies = copies;
         ending.over = Clock.after(Clock.now(), Math.max(request.ttl, LOOK_AFTER));
         ending.sureAt = Clock.now() + LOOK_AFTER;
-        add(ending);
+        return ending;
     }
 
     void endAll(Reason reason) {
@@ -186,7 +196,7 @@ final class Keeper {
             release(due);
         } else {
             long time = Stream.concat(records.stream().filter(record -> record.request.renew).map(record -> record.renewAt),
-                endings.stream().map(ending -> Math.min(ending.due, ending.until()))).min(Comparator.naturalOrder()).orElse(Clock.NEVER);
+                endings.stream().map(ending -> Math.min(ending.due, overAtServer(ending)))).min(Comparator.naturalOrder()).orElse(Clock.NEVER);
             next = core.loop.at(time, this::goOn);
         }
     }
@@ -249,7 +259,7 @@ final class Keeper {
     private void renewed(List<Record> group, Link.Answer answer) {
         if (answer.error != null || answer.unsafe) {
             if (answer.sent != 0) {
-                group.forEach(record -> record.over = Clock.after(Clock.now(), record.request.ttl));
+                group.forEach(record -> record.mayLastUntil(Clock.after(Clock.now(), record.request.ttl)));
             }
             renewalFailed(group, answer.error);
             return;
@@ -271,7 +281,7 @@ final class Keeper {
     private void renewalFailed(List<Record> group, Exception error) {
         Loop.warn("could not renew lease on \"" + group.get(0).request.resource + "\" and " + (group.size() - 1) + " others: "
             + (error == null ? "the standby did not confirm it" : error.getMessage()));
-        boolean ofOne = error != null && !Errors.isOfServer(error) && !Errors.isMoved(error);
+        boolean ofOne = !Errors.isOfServer(error);
         if (Errors.isMoved(error)) {
             core.source.forgetSchema();
         }
@@ -296,9 +306,16 @@ final class Keeper {
         for (Ending ending : new ArrayList<>(endings)) {
             if (ending.until() <= now) {
                 late(ending);
+            }
+            if (overAtServer(ending) <= now) {
                 done(ending, false, null);
             }
         }
+    }
+
+    /** A hold that is counted has to be counted down as long as others of its owner may keep the lease. */
+    private static long overAtServer(Ending ending) {
+        return ending.record == null ? ending.until() : ending.record.overForAll();
     }
 
     private List<Ending> dueEndings() {
@@ -350,8 +367,8 @@ final class Keeper {
     private void releaseFailed(List<Ending> due, Link.Answer answer) {
         Errors.Action what = Errors.sort(answer.error, answer.sent != 0);
         boolean mayBeDone = what == Errors.Action.UNKNOWN && answer.sent != 0;
-        if (Errors.isMoved(answer.error) && core.source.forgetSchema()) {
-            what = Errors.Action.UNKNOWN;
+        if (Errors.isMoved(answer.error)) {
+            core.source.forgetSchema();
         }
         for (Ending ending : due) {
             ending.unanswered |= mayBeDone;
@@ -372,10 +389,11 @@ final class Keeper {
         }
     }
 
+    /** Starts nothing: what else was answered with it must not be sent again. */
     private void done(Ending ending, boolean released, Exception error) {
         endings.remove(ending);
         if (ending.record != null && ending.record.doubtfulUntil > Clock.now()) {
-            forget(ending.request, 1);
+            endings.add(abandoned(ending.request, ending.record.doubtfulCopies));
         }
         if (error == null) {
             ending.outcome.complete(released);

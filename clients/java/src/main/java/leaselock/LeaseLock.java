@@ -8,8 +8,9 @@ import java.util.concurrent.locks.Lock;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * A lease as a lock: it excludes the threads of this process, and those of others. A thread may lock it more than once. In
- * place of an SQLException there is a {@link LeaseException} that has it as its cause.
+ * A lease as a lock: it excludes the threads of this process, and those of others. A thread may lock it more than once; that
+ * throws {@link LeaseLost} after the lease was lost. In place of an SQLException there is a {@link LeaseException} that has it
+ * as its cause.
  */
 public final class LeaseLock implements Lock {
     private final Leases leases;
@@ -73,13 +74,15 @@ public final class LeaseLock implements Lock {
 
     /** Called with the lock that is here, which it keeps if it returns true. */
     private boolean acquire(Options options) throws InterruptedException {
-        boolean done = here.getHoldCount() > 1;
+        boolean done = false;
         try {
-            if (!done) {
+            if (here.getHoldCount() > 1) {
+                lease.check();
+            } else {
                 lease = leases.hold(resource, ttl, options);
                 leases.locked.add(this);
-                done = true;
             }
+            done = true;
         } catch (LeaseTaken e) {
             return false;
         } catch (SQLException e) {

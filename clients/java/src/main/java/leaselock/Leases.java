@@ -44,7 +44,7 @@ public final class Leases implements AutoCloseable {
 
     private final Core core;
     private final Map<List<Object>, WeakReference<LeaseLock>> locks = new ConcurrentHashMap<>();
-    private final Thread atExit = new Thread(this::close, "lease_lock at exit");
+    private final Thread atExit = new Thread(this::closeAtExit, "lease_lock at exit");
 
     /** @param url as for {@link Source#of(String)}; no connection is made yet */
     public Leases(String url) {
@@ -219,19 +219,28 @@ public final class Leases implements AutoCloseable {
         return found[0];
     }
 
-    /** Of a lease without renewal: it lasts for the ttl, and is kept for minHold, from now on. Null if it is not held. */
+    /**
+     * Of a lease without renewal: it lasts for the ttl, and is kept for minHold, from now on. Null if it is not held, or if
+     * that cannot be said now; then it stays as it is.
+     */
     Lease extend(Lease lease, Duration ttl, Duration minHold) throws SQLException, InterruptedException {
         if (lease.isLost()) {
             return null;
         }
-        Lease later = tryHold(lease.resource(), ttl,
-            new Options().owner(lease.owner()).ifOwn("renew").minHold(minHold).renew(false).stopBefore(Duration.ZERO));
-        if (later == null || later.token() != lease.token()) {
-            core.loop.soon(() -> core.keeper.lose(lease.record, Reason.BROKEN));
-            if (later != null) {
-                later.record.giveBack = true;
-                later.close();
+        Lease later;
+        try {
+            later = hold(lease.resource(), ttl,
+                new Options().owner(lease.owner()).ifOwn("renew").minHold(minHold).renew(false).stopBefore(Duration.ZERO));
+        } catch (LeaseTaken e) {
+            if (!List.of("open", "failover").contains(e.reason())) {
+                core.loop.soon(() -> core.keeper.lose(lease.record, Reason.BROKEN));
             }
+            return null;
+        }
+        if (later.token() != lease.token()) {
+            core.loop.soon(() -> core.keeper.lose(lease.record, Reason.BROKEN));
+            later.record.giveBack = true;
+            later.close();
             return null;
         }
         core.loop.soon(() -> core.keeper.replace(lease.record));
@@ -241,6 +250,11 @@ public final class Leases implements AutoCloseable {
     /** Numbers of leases that are kept, of releases that are not done, and of waits at the server. */
     int[] counts() throws SQLException, InterruptedException {
         return Core.await(core.counts());
+    }
+
+    void closeAtExit() {
+        core.waitForNoCallback();
+        close();
     }
 
     /** {@link #close(Duration)} within 10 seconds. If the thread is interrupted, which it stays, it goes on in the background. */

@@ -134,13 +134,15 @@ final class Link {
 
     /** Closes the socket, so that what waits for it fails. That may wait, with TLS, so it has a thread. */
     static void cut(Connection connection) {
-        Loop.THREADS.execute(() -> {
-            try {
-                connection.abort(Runnable::run);
-            } catch (SQLException e) {
-                Loop.warn("could not cut off a connection: " + e.getMessage());
-            }
-        });
+        Loop.THREADS.execute(() -> abort(connection));
+    }
+
+    static void abort(Connection connection) {
+        try {
+            connection.abort(Runnable::run);
+        } catch (SQLException e) {
+            Loop.warn("could not cut off a connection: " + e.getMessage());
+        }
     }
 
     private void abandon(Task which) {
@@ -187,7 +189,7 @@ final class Link {
             answer.unsafe = result.unsafe;
         } catch (SQLException | RuntimeException e) {
             answer.error = e;
-            if (now.late || isBroken(e)) {
+            if (now.late || isOfNoUse(e)) {
                 drop();
             }
         }
@@ -223,9 +225,10 @@ final class Link {
         }
     }
 
-    private boolean isBroken(Exception error) {
+    private boolean isOfNoUse(Exception error) {
+        String state = Errors.state(error);
         try {
-            return Errors.state(error).startsWith("08") || Errors.state(error).startsWith("57P") || connection == null || connection.isClosed();
+            return state.startsWith("08") || state.startsWith("57P") || Errors.isReadOnly(error) || connection == null || connection.isClosed();
         } catch (SQLException e) {
             return true;
         }

@@ -23,7 +23,9 @@ final class Record {
     final List<Consumer<LeaseLost>> callbacks = new ArrayList<>();
     long ends;
     long over; // it has certainly ended at the server, whatever became of a renewal without an answer
-    long doubtfulUntil; // another copy of its request may arrive
+    private long[] overForAll = new long[1]; // so have the owner's other holds of a counted lease, which share this
+    long doubtfulUntil; // other copies of its request may arrive
+    int doubtfulCopies;
     long renewAt;
     long limit;    // of a renewal
     boolean alone; // renewed apart from others, since its row is locked
@@ -38,10 +40,28 @@ final class Record {
     void extend(long sent) {
         long left = request.ttl - request.stopBefore;
         ends = Clock.after(sent, request.ttl);
-        over = Math.max(over, ends);
+        mayLastUntil(ends);
         deadline = Clock.after(sent, left);
         renewAt = Clock.after(sent, Math.min(request.ttl / 3, left / 2));
         limit = Clock.min(request.ttl / 6, left / 4, Clock.PATIENCE);
+    }
+
+    void mayLastUntil(long time) {
+        over = Math.max(over, time);
+        overForAll[0] = Math.max(overForAll[0], over);
+    }
+
+    /** The server has one lease for all holds of it that are counted. */
+    void join(Record other) {
+        if (request.isCounted() && token == other.token && request.owner.equals(other.request.owner)
+            && request.resource.equals(other.request.resource)) {
+            overForAll = other.overForAll;
+            mayLastUntil(over);
+        }
+    }
+
+    long overForAll() {
+        return overForAll[0];
     }
 
     long remaining() {

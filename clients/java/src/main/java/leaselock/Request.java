@@ -46,7 +46,7 @@ final class Request {
         permits = options.permits;
         renew = options.renew;
         ifOwn = options.ifOwn;
-        ownOwner = options.owner == null && !ifOwn.equals("count");
+        ownOwner = options.owner == null && !isCounted();
         owner = ownOwner ? newOwner() : options.owner == null ? sharedOwner : options.owner;
         values.put("resource", Statements.quote(resource));
         values.put("owner", Statements.quote(owner));
@@ -59,7 +59,11 @@ final class Request {
 
     /** Whether its release may leave the lease kept for its min_hold. A hold of several does not. */
     boolean keeps() {
-        return !values.get("min_hold").equals("NULL") && !ifOwn.equals("count");
+        return !values.get("min_hold").equals("NULL") && !isCounted();
+    }
+
+    boolean isCounted() {
+        return ifOwn.equals("count");
     }
 
     static String newOwner() {

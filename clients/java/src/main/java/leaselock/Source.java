@@ -193,11 +193,9 @@ public final class Source {
         return known != null ? known : (schema = find(connection));
     }
 
-    /** The extension may have moved. False if it was looked up just now, in vain. */
-    boolean forgetSchema() {
-        boolean known = schema != null;
+    /** The extension may have moved. */
+    void forgetSchema() {
         schema = null;
-        return known;
     }
 
     private String find(Connection connection) throws SQLException {

@@ -19,6 +19,7 @@ final class Transaction {
     private Connection connection;
     private Guard guard;
     private boolean autoCommit;
+    private boolean readOnly; // the server of the connection
 
     Transaction(Core core, Record record) {
         this.core = core;
@@ -36,6 +37,7 @@ final class Transaction {
             commit();
             return result;
         } catch (SQLException e) {
+            readOnly = Errors.isReadOnly(e);
             throw meaning(e);
         } finally {
             conclude();
@@ -48,6 +50,7 @@ final class Transaction {
         for (int pause = 50;; pause = Math.min(2 * pause, 500)) {
             try {
                 connection = connect(until);
+                readOnly = false;
                 guard = new Guard(core.loop, record, connection);
                 guard.limit(until);
                 autoCommit = connection.getAutoCommit();
@@ -56,6 +59,7 @@ final class Transaction {
                 guard.limit(Clock.NEVER);
                 return;
             } catch (SQLException e) {
+                readOnly = Errors.isReadOnly(e);
                 conclude();
                 if (Errors.sort(e, true) == Errors.Action.NOT_AGAIN || Clock.now() + pause * Clock.MILLISECOND >= until) {
                     throw e;
@@ -116,8 +120,9 @@ final class Transaction {
         guard.limit(record.deadline);
         connection.clearWarnings();
         connection.commit();
+        boolean isUnconfirmed = Statements.isWaitCancelled(connection.getWarnings()); // fails if it was cut off just now
         stage = Stage.ENDED;
-        if (Statements.isWaitCancelled(connection.getWarnings())) {
+        if (isUnconfirmed) {
             throw unknown("COMMIT was not confirmed by the synchronous standby", null);
         }
     }
@@ -155,6 +160,9 @@ final class Transaction {
         }
         guard.end();
         guard = null;
+        if (readOnly) {
+            Link.abort(connection); // a pool would give it to the next transaction
+        }
         giveBack(connection);
     }
 

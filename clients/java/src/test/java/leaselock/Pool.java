@@ -16,6 +16,12 @@ import javax.sql.DataSource;
 
 /** A pool that lets callers wait without limit, and tells what it is as BasicDataSource of DBCP does. */
 public final class Pool implements DataSource {
+    interface Work {
+        void run(Connection connection) throws Exception;
+    }
+
+    Work afterCommit = connection -> { };
+
     private final String url;
     private final List<String> setup;
     private final Semaphore room;
@@ -52,7 +58,11 @@ public final class Pool implements DataSource {
                         return null;
                     }
                     try {
-                        return method.invoke(connection, args);
+                        Object result = method.invoke(connection, args);
+                        if (method.getName().equals("commit")) {
+                            afterCommit.run(connection);
+                        }
+                        return result;
                     } catch (java.lang.reflect.InvocationTargetException e) {
                         throw e.getCause();
                     }

@@ -21,6 +21,8 @@ import java.util.Optional;
 import java.util.Properties;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Lock;
@@ -247,6 +249,43 @@ public final class Tests {
         check(told.isEmpty());
     }
 
+    public void aCallbackMayClose() throws Exception {
+        BlockingQueue<Object> told = new LinkedBlockingQueue<>();
+        Lease lease = leases.hold("r", HOUR);
+        lease.onLost(lost -> {
+            try {
+                told.add(leases.close(Duration.ofSeconds(LONG)));
+            } catch (InterruptedException e) {
+                told.add(e);
+            }
+        });
+        breakLease("r");
+        fails(LeaseLost.class, () -> lease.inTransaction(connection -> { }));
+        Object closed = told.poll(LONG / 2, TimeUnit.SECONDS);
+        same(List.of(), closed == null ? "waits for itself" : closed);
+        waitUntil(() -> !isThere("lease_lock"));
+    }
+
+    public void aCallbackMayExit() throws Exception {
+        CountDownLatch runs = new CountDownLatch(1);
+        CountDownLatch exit = new CountDownLatch(1); // it returns when all is closed
+        Lease lease = leases.hold("r", HOUR);
+        lease.onLost(lost -> {
+            runs.countDown();
+            try {
+                exit.await();
+            } catch (InterruptedException e) {
+                throw new IllegalStateException(e);
+            }
+        });
+        breakLease("r");
+        fails(LeaseLost.class, () -> lease.inTransaction(connection -> { }));
+        runs.await();
+        leases.closeAtExit();
+        waitUntil(() -> Thread.getAllStackTraces().keySet().stream().noneMatch(each -> each.getName().equals("lease_lock")));
+        exit.countDown();
+    }
+
     public void exceptionsShowWhereTheCallWas() throws Exception {
         leases.hold("r", HOUR);
         LeaseTaken taken = fails(LeaseTaken.class, () -> leases.hold("r", HOUR));
@@ -289,6 +328,45 @@ public final class Tests {
         same(List.of(), core.close(LONG * Clock.SECOND).get());
         check(leases.tryHold("r", HOUR) != null);
         fails(Closed.class, () -> record.take(false));
+    }
+
+    public void allCopiesOfARequestThatMayStillArriveAreReleased() throws Exception {
+        Core core = new Core(Source.of(URL));
+        Record record = doubtful(core, "r", 3);
+        CompletableFuture<Boolean> outcome = new CompletableFuture<>();
+        CompletableFuture<Object> copies = outcome.thenApply(released -> core.keeper.endings.iterator().next().copies);
+        core.loop.soon(() -> core.keeper.finish(record, outcome, () -> { }));
+        same(3, copies.get(LONG, TimeUnit.SECONDS));
+        same(List.of(), core.close(LONG * Clock.SECOND).get());
+    }
+
+    public void aReleaseThatIsAnsweredIsNotSentAgain() throws Exception {
+        Core core = new Core(Source.of(URL));
+        Options counting = new Options().ifOwn("count");
+        Record first = new leaselock.Call(new Request("first", HOUR, counting, core.owner)).take(core);
+        Record doubtful = doubtful(core, "doubtful", 1);
+        Record counted = new leaselock.Call(new Request("counted", HOUR, counting, core.owner)).take(core);
+        new leaselock.Call(new Request("counted", HOUR, counting, core.owner)).take(core);
+        List<CompletableFuture<Boolean>> outcomes = new ArrayList<>();
+        core.loop.soon(() -> { // the first one is on its way while the others come, so these go together
+            for (Record record : List.of(first, doubtful, counted)) {
+                outcomes.add(core.finish(record));
+            }
+        });
+        waitUntil(() -> core.counts().get()[0] == 1 && core.counts().get()[1] == 0);
+        for (CompletableFuture<Boolean> outcome : outcomes) {
+            same(true, outcome.get());
+        }
+        check(isHeld("counted")); // once
+        same(List.of(), core.close(LONG * Clock.SECOND).get());
+    }
+
+    /** A lease that was granted after so many requests without an answer. */
+    private static Record doubtful(Core core, String resource, int unanswered) throws Exception {
+        leaselock.Call call = new leaselock.Call(new Request(resource, HOUR, new Options(), core.owner));
+        call.unanswered = unanswered;
+        call.doubtfulUntil = Clock.NEVER;
+        return call.take(core);
     }
 
     // Locks
@@ -343,6 +421,11 @@ public final class Tests {
         LeaseLock lock = leases.lock("r", HOUR);
         lock.lock();
         breakLease("r");
+        fails(LeaseLost.class, () -> lock.lease().inTransaction(connection -> { }));
+        waitUntil(lock.lease()::isLost);
+        for (Call again : List.<Call>of(lock::lock, lock::lockInterruptibly, lock::tryLock, () -> lock.tryLock(1, TimeUnit.SECONDS))) {
+            fails(LeaseLost.class, again);
+        }
         fails(LeaseLost.class, lock::unlock);
         BlockingQueue<Object> told = new LinkedBlockingQueue<>();
         start(told, lock::tryLock);
@@ -391,6 +474,18 @@ public final class Tests {
         same(Optional.empty(), lost.extend(HOUR, HOUR));
         check(!isHeld("lost"));
         same(0, leases.counts()[0]);
+    }
+
+    public void aLockOfShedLockThatCannotBeExtendedNowIsStillHeld() throws Exception {
+        SimpleLock lock = new LeaseLockProvider(leases).lock(new LockConfiguration(Instant.now(), "open", HOUR, Duration.ZERO)).get();
+        direct.setAutoCommit(false);
+        sql("SELECT lease_release('open', owner) FROM lease_status WHERE resource = 'open'");
+        same(Optional.empty(), lock.extend(HOUR, HOUR));
+        direct.rollback();
+        direct.setAutoCommit(true);
+        check(isHeld("open"));
+        lock.unlock();
+        check(!isHeld("open"));
     }
 
     // Transactions and sources
@@ -452,6 +547,37 @@ public final class Tests {
         }
         same("2", sql("SELECT count(*) FROM entry"));
         check(lease.release());
+        pool.close();
+    }
+
+    public void aPoolGetsNoConnectionToAReadOnlyServerBack() throws Exception {
+        Pool pool = new Pool(URL, 1, List.of());
+        Lease lease = open(Source.of(pool)).hold("r", HOUR);
+        try (Connection connection = pool.getConnection()) {
+            connection.setAutoCommit(true);
+            sql(connection, "SET default_transaction_read_only = on");
+        }
+        String before = lease.callInTransaction(connection -> sql(connection, "SELECT pg_backend_pid()"));
+        SQLException failed = fails(SQLException.class, () -> lease.inTransaction(connection -> {
+            sql(connection, "SET TRANSACTION READ ONLY");
+            sql(connection, "INSERT INTO entry VALUES (1)");
+        }));
+        same("25006", failed.getSQLState());
+        check(!before.equals(lease.callInTransaction(connection -> sql(connection, "SELECT pg_backend_pid()"))));
+        check(lease.release());
+        pool.close();
+    }
+
+    public void aLossJustAfterCommitDoesNotHideIt() throws Exception {
+        Pool pool = new Pool(URL, 1, List.of());
+        Leases own = open(Source.of(pool));
+        pool.afterCommit = connection -> {
+            own.close(Duration.ZERO); // a loss
+            waitUntil(connection::isClosed);
+        };
+        Lease lease = own.hold("r", HOUR);
+        fails(OutcomeUnknown.class, () -> lease.inTransaction(connection -> sql(connection, "INSERT INTO entry VALUES (1)")));
+        same("1", sql("SELECT count(*) FROM entry"));
         pool.close();
     }
 
