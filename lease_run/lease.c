@@ -264,8 +264,10 @@ note_why_taken(Lease *lease)
 
 	free(lease->why_taken);
 	lease->may_be_own &= strcmp(reason, "own") == 0;
-	/* An open transaction may be that of a request without an answer. */
-	lease->is_uncertain &= strcmp(reason, "open") == 0 && lease->options->owner_is_unique;
+	/* A request without an answer may be open, or its grant be that of a former primary. */
+	lease->is_uncertain &= lease->options->owner_is_unique &&
+		(strcmp(reason, "open") == 0 || strcmp(reason, "failover") == 0);
+	lease->may_be_open = lease->is_uncertain;
 	if (strcmp(reason, "failover") == 0)
 		lease->why_taken = pg_strdup("not granted yet: the server became the primary a short time "
 									 "ago (lease_lock.failover_wait)");
@@ -294,6 +296,7 @@ note_grant(Lease *lease)
 	lease->token = pg_strdup(PQgetvalue(rows, 0, 1));
 	lease->granted_at = pg_strdup(PQgetvalue(rows, 0, 2));
 	lease->counts_from = lease->sent;
+	lease->may_be_open = false;
 	lease_step("granted, token %s, ends in %.3f s unless it is renewed", lease->token,
 			   clock_seconds(lease_ends_at(lease) - clock_now()));
 }
@@ -593,16 +596,16 @@ lease_release(Lease *lease, bool at_once)
 	return outcome;
 }
 
-/* A request without an answer may still be under way at the server: look for its grant. */
+/* The grant of a request without an answer may still be open: look for it for a while. */
 static Outcome
-give_back_if_granted(Lease *lease)
+give_back_when_granted(Lease *lease)
 {
 	Time		until = clock_now() + patience(lease);
 	Outcome		outcome;
 
 	while ((outcome = give_back(lease)) == REFUSED && clock_now() < until)
 		wait_until(clock_now() + SECOND / 10, NULL);
-	return outcome;
+	return outcome == REFUSED ? TOO_LATE : outcome;
 }
 
 /*
@@ -625,5 +628,5 @@ lease_give_up(Lease *lease)
 	}
 	if (!is_held)
 		return REFUSED;
-	return lease->token != NULL ? give_back(lease) : give_back_if_granted(lease);
+	return lease->may_be_open ? give_back_when_granted(lease) : give_back(lease);
 }

@@ -24,7 +24,7 @@ static void
 give_up(Lease *lease)
 {
 	if (lease_give_up(lease) == TOO_LATE)
-		lease_warning("the server does not answer; if it was granted in the last moment, it ends "
+		lease_warning("it is not known whether it was granted in the last moment; if it was, it ends "
 					  "after its ttl");
 	connection_close(&lease->connection);
 }

@@ -662,15 +662,16 @@ BEGIN
 		RAISE read_only_sql_transaction USING MESSAGE = 'cannot acquire a lease in a read-only transaction';
 	END IF;
 	r.role := _lease_caller();
-	IF wait IS DISTINCT FROM '0' AND cardinality(resources) = 1 AND _lease_has_line(resources[1]) THEN
+	IF wait IS DISTINCT FROM '0' AND cardinality(resources) = 1 AND current_setting('transaction_isolation') ^@ 'read' AND _lease_has_line(resources[1]) THEN
 		outcome := _lease_look_aside(r);
 	ELSE
 		outcome := _lease_try_any(r, resources);
 	END IF;
 	IF NOT outcome.granted AND wait IS DISTINCT FROM '0' THEN
 		PERFORM _lease_require_fresh_looks();
-		WHILE NOT outcome.granted AND _lease_left(until) > 0 LOOP
+		LOOP
 			outcome := _lease_wait_any(r, resources, until, timeout, outcome);
+			EXIT WHEN outcome.granted OR _lease_left(until) <= 0;
 		END LOOP;
 	END IF;
 	IF outcome.granted THEN			-- only then: it takes a fifth of the time of a refused try

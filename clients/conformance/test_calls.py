@@ -123,6 +123,15 @@ def test_a_short_hold_of_a_counted_lease_ends_after_a_long_one(program, server, 
     wait_until(lambda: not server.is_held("again"))
 
 
+def test_close_ends_a_counted_hold_that_is_lost_at_once(program, server):
+    """Its holder has some time to stop, and after close there is no holder."""
+    program.open(server.dsn())
+    program.hold("again", ttl=3600, stop_before=3599, if_own="count", renew=False)
+    program.event("lost", lease="again", reason="expired")
+    assert program("close", client="a") == []
+    assert not server.is_held("again")
+
+
 def test_a_loss_beside_other_readers_is_no_takeover(program, server, slow):
     program.open(server.dsn())
     program.hold("read", "other", ttl=600, mode="shared")

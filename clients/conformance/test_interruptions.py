@@ -88,9 +88,15 @@ def test_a_request_that_comes_after_its_release_leaves_nothing(program, server, 
     def is_released():
         return server.value("SELECT count(*) FROM pg_stat_activity WHERE query ~* 'lease_release' AND state = 'idle'") > 0
     program.open(server.dsn(proxy.port))
-    interrupt_on_its_way(program, proxy, "late", wait=LONG, then=lambda: wait_until(is_released))
+    for n in range(9):
+        begun = time.monotonic()
+        interrupt_on_its_way(program, proxy, f"late:{n}", wait=LONG, then=lambda: wait_until(is_released))
+        if time.monotonic() < begun + 1:        # a client looks for a grant for 1.5 s
+            break
+    else:
+        pytest.skip("the machine is too slow")
     time.sleep(2)
-    assert server.held("late") == []
+    assert not server.is_held(f"late:{n}")
 
 
 def test_an_interrupted_request_for_a_counted_lease_leaves_no_count(program, server, proxy):

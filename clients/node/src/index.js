@@ -108,6 +108,7 @@ class Core {
       kept.lose('closed')
       this.release(kept)
     }
+    for (const ending of this.keeper.ends) this.keeper.endNow(ending)
     await within(this.#settled(), timeout, () => new Error('not in time')).catch(() => {})
     const left = [...this.requests.unfinished, ...this.keeper.unsettled.map((ending) => ending.resource)]
     await Promise.all([this.requests.close(), this.#transactions?.close()])

@@ -4,7 +4,7 @@
 import { within } from './calls.js'
 import { PATIENCE } from './clock.js'
 import { cutClient } from './connect.js'
-import { actionAfter, markSent, NOT_HELD, OutcomeUnknown, READ_ONLY } from './errors.js'
+import { actionAfter, markSent, needsNewConnection, NOT_HELD, OutcomeUnknown } from './errors.js'
 import { assertStatement } from './statements.js'
 
 const noAnswer = () => new Error('no answer in time')
@@ -43,7 +43,7 @@ export class Transaction {
       return await within(Promise.resolve(this.#client.query(text)), limit, noAnswer, signal)
     } catch (error) {
       if (error.message === noAnswer().message) this.#cutNow()
-      this.#useless ||= error.code === READ_ONLY
+      this.#useless ||= needsNewConnection(error)
       throw markSent(error)
     }
   }

@@ -435,7 +435,7 @@ class Keeper:
         if end.outcome is not None:
             end.outcome.give(released, error)
         if end.then is not None:
-            end.then()
+            self._loop.soon(end.then)
         self._loop.soon(self._core._check_end)
 
 

@@ -426,7 +426,7 @@ module LeaseLock
       @endings.delete(ending)
       @endings << abandoned(ending.request, ending.record.copies) if ending.record&.doubtful_until&.> LeaseLock.now
       ending.outcome&.give(released, error: error)
-      ending.after&.call
+      @loop.soon(&ending.after) if ending.after
       @loop.soon { @core.check_end }
     end
   end

@@ -400,7 +400,7 @@ final class Keeper {
         } else {
             ending.outcome.completeExceptionally(error);
         }
-        ending.after.run();
+        core.loop.soon(ending.after);
         core.loop.soon(core::checkEnd);
     }
 }
