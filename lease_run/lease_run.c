@@ -24,8 +24,8 @@ static void
 give_up(Lease *lease)
 {
 	if (lease_give_up(lease) == TOO_LATE)
-		lease_warning("it is not known whether it was granted in the last moment; if it was, it ends "
-					  "after its ttl");
+		lease_warning("it is not known whether it was granted in the last moment; if it was, it "
+					  "ends after its ttl");
 	connection_close(&lease->connection);
 }
 
