@@ -267,8 +267,8 @@ typedef struct Lease
 	char	   *token;			/* NULL: not granted */
 	char	   *granted_at;
 	bool		is_uncertain;	/* an answer got lost, or a wait ended well: it may be held */
-	bool		may_be_open;	/* so the last refusal said */
 	bool		may_be_own;		/* the same, but the owner may have it elsewhere */
+	bool		may_be_open;	/* uncertain, and the last refusal does not exclude it */
 	Time		sent;			/* the last statement */
 	Time		counts_from;	/* at or before the grant or the last renewal */
 	char	   *why_taken;		/* what the last refusal said */

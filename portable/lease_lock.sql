@@ -529,10 +529,14 @@ END $$;
 
 /* --- Waiting ------------------------------------------------------------ */
 
+/* Does each statement of the transaction see what the first one saw? */
+CREATE OR REPLACE FUNCTION _lease_snapshot_stays() RETURNS bool
+	LANGUAGE sql STABLE AS $$ SELECT current_setting('transaction_isolation') IN ('repeatable read', 'serializable') $$;
+
 CREATE OR REPLACE FUNCTION _lease_require_fresh_looks() RETURNS void
 	LANGUAGE plpgsql AS $$
 BEGIN
-	IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+	IF _lease_snapshot_stays() THEN
 		RAISE feature_not_supported USING
 			MESSAGE = 'a lease cannot be waited for at isolation level ' || current_setting('transaction_isolation'),
 			DETAIL = 'The snapshot of the transaction would never show that the lease became free.',
@@ -662,7 +666,7 @@ BEGIN
 		RAISE read_only_sql_transaction USING MESSAGE = 'cannot acquire a lease in a read-only transaction';
 	END IF;
 	r.role := _lease_caller();
-	IF wait IS DISTINCT FROM '0' AND cardinality(resources) = 1 AND current_setting('transaction_isolation') ^@ 'read' AND _lease_has_line(resources[1]) THEN
+	IF wait IS DISTINCT FROM '0' AND cardinality(resources) = 1 AND NOT _lease_snapshot_stays() AND _lease_has_line(resources[1]) THEN
 		outcome := _lease_look_aside(r);
 	ELSE
 		outcome := _lease_try_any(r, resources);
@@ -1151,7 +1155,7 @@ END $$;
 CREATE OR REPLACE FUNCTION _lease_is_still(l lease_lock) RETURNS bool
 	LANGUAGE plpgsql AS $$
 BEGIN
-	IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+	IF _lease_snapshot_stays() THEN
 		BEGIN
 			PERFORM FROM lease_lock WHERE resource = l.resource AND slot = l.slot FOR SHARE;
 			RAISE SQLSTATE 'LEASE';

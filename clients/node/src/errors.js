@@ -63,7 +63,7 @@ export const NOT_HELD = '55000'
 export const MOVED = new Set(['42883', '3F000'])
 
 // A standby, perhaps of yesterday: the address of the primary may lead elsewhere by now.
-export const READ_ONLY = '25006'
+const READ_ONLY = '25006'
 
 // Only a new connection can help.
 export const needsNewConnection = (error) => error?.code === READ_ONLY || MOVED.has(error?.code)
