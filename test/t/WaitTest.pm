@@ -240,7 +240,8 @@ sub nothing_left
 	return;
 }
 
-# Stop a backend of the server under test, like a busy or swapping machine.
+# Stop a backend of the server under test, like a busy or swapping machine. A
+# process that was just ending may take the signal and still end.
 sub stop_backend
 {
 	my ($pid) = @_;
@@ -248,8 +249,9 @@ sub stop_backend
 
 	kill('STOP', $pid) == 1 or die "could not stop backend $pid: $!";
 	$stopped{$pid} = 1;
-	until (!-e "/proc/$pid/stat" || slurp_file("/proc/$pid/stat") =~ /\) T /)
+	until ((eval { slurp_file("/proc/$pid/stat") } // '') =~ /\) T /)
 	{
+		die "backend $pid has ended" if !-e "/proc/$pid";
 		die "backend $pid does not stop" if time > $end;
 		usleep(1_000);
 	}

@@ -61,7 +61,7 @@ foreach my $attempt (1 .. 100)
 	}
 	next if !$pid || !eval { stop_backend($pid); 1 };
 	$row = ask_beside_stopped($node, 'postgres', q{SELECT 'ended ' || split_part(l.resource, ' ', 2) FROM lease_lock AS l JOIN pg_stat_activity AS a ON l.xmax = a.backend_xid
-		WHERE a.} . worker_in('postgres') . ' GROUP BY 1 HAVING count(*) = 3 LIMIT 1');
+		WHERE a.pid = } . $pid . ' GROUP BY 1 HAVING count(*) = 3 LIMIT 1');
 	last if $row;
 	continue_backend($pid);
 }
