@@ -12,7 +12,7 @@
  * and its write is seen at session 0, whose part each kind of call has in turn.
  * Their writes are steps, since a look without the lock can come between.
  *
- * Set by check-model:
+ * Set by run:
  *	WANTS0..2		what the sessions acquire
  *	OWNER0..2, END0..2	the row of each lease slot in the beginning: owner (1 + its
  *				session, 0: tombstone, NO_ROW), and its end

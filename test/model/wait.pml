@@ -14,7 +14,7 @@
  * No timer ends a sleep but the alarm. The clock may stop at any time, and so
  * may the holder, also with an open transaction.
  *
- * Set by check-model:
+ * Set by run:
  *	MODE0..2	what the waiters want
  *	BOTH		number of the waiter that waits for both resources
  *	OWN			number of the waiter whose owner has the holder's lease
