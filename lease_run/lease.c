@@ -16,7 +16,8 @@
  * is repeated with the same owner, and "renew": then it is granted to the owner who
  * has it. An owner that the user chose may have it elsewhere, and would run twice
  * that way. Then the request is repeated as the first one, with "refuse": if the
- * lost answer was a grant, that has to end first.
+ * lost answer was a grant, that has to end first. What such an owner was granted
+ * is known by its token: nothing else is renewed or released.
  *
  * Everything is one statement in a transaction of its own, without session
  * state, so that it works through a pooler of connections.
@@ -58,6 +59,12 @@
 #define OTHER_PARAMS \
 	"mode => $5::text, permits => $6::integer, if_own => $7::text, min_hold => $8::interval, " \
 	"payload => $9::jsonb)"
+
+/* With a token: the lease of an owner that is not unique is renewed only if it has that one. */
+#define OTHER_PARAMS_AND_TOKEN \
+	"mode => $5::text, permits => $6::integer, if_own => " \
+	"CASE WHEN %s.lease_token($1::text, $3::text) OPERATOR(pg_catalog.=) $10::bigint " \
+	"THEN $7::text ELSE 'refuse' END, min_hold => $8::interval, payload => $9::jsonb)"
 
 #define RENEW	"SELECT %s.lease_renew($1::text, $2::interval, $3::text, $4::bigint)"
 
@@ -230,9 +237,9 @@ note_uncertainty(Lease *lease)
 		lease->may_be_own = true;
 }
 
-/* Ask for the lease, or wait for it. */
+/* Ask for the lease, or wait for it. Not all statements have the last parameter. */
 static Outcome
-request(Lease *lease, const char *statement, Time wait, Time until, Time patience)
+request(Lease *lease, const char *statement, int nparams, Time wait, Time until, Time patience)
 {
 	const Options *options = lease->options;
 	Interval	ttl,
@@ -242,10 +249,10 @@ request(Lease *lease, const char *statement, Time wait, Time until, Time patienc
 		options->resource, interval(options->ttl, ttl), options->owner,
 		wait == TIME_FOREVER ? NULL : interval(wait, how_long),
 		options->mode, options->permits, lease->is_uncertain ? "renew" : "refuse",
-		options->min_hold >= 0 ? interval(options->min_hold, min_hold) : NULL, options->payload
+		options->min_hold >= 0 ? interval(options->min_hold, min_hold) : NULL, options->payload,
+		lease->token
 	};
-	Outcome		outcome = ask(lease, statement, lengthof(params), params, until, patience,
-							  signals_stop);
+	Outcome		outcome = ask(lease, statement, nparams, params, until, patience, signals_stop);
 
 	if (outcome == DONE && !connection_says_yes(&lease->connection))
 		return REFUSED;
@@ -286,15 +293,29 @@ note_why_taken(Lease *lease)
 	free(owner);
 }
 
+/* A request and a wait both answer with the token in the second column. */
 static void
-note_grant(Lease *lease)
+note_token(Lease *lease)
+{
+	free(lease->token);
+	lease->token = pg_strdup(PQgetvalue(lease->connection.rows, 0, 1));
+}
+
+/* Was a lease renewed that another process of this owner was granted meanwhile? */
+static bool
+is_of_another(const Lease *lease)
 {
 	const PGresult *rows = lease->connection.rows;
 
-	free(lease->token);
+	return !PQgetisnull(rows, 0, 3) && strcmp(PQgetvalue(rows, 0, 1), lease->token) != 0;
+}
+
+static void
+note_grant(Lease *lease)
+{
+	note_token(lease);
 	free(lease->granted_at);
-	lease->token = pg_strdup(PQgetvalue(rows, 0, 1));
-	lease->granted_at = pg_strdup(PQgetvalue(rows, 0, 2));
+	lease->granted_at = pg_strdup(PQgetvalue(lease->connection.rows, 0, 2));
 	lease->counts_from = lease->sent;
 	lease->may_be_open = false;
 	lease_step("granted, token %s, ends in %.3f s unless it is renewed", lease->token,
@@ -338,10 +359,14 @@ undo_grant(Lease *lease)
 static Outcome
 ask_for_lease(Lease *lease, Time limit)
 {
+	bool		by_token = lease->token != NULL && !lease->options->owner_is_unique;
 	Outcome		outcome;
 
 	lease_step("asking, for %g s", clock_seconds(lease->options->ttl));
-	outcome = request(lease, REQUEST OTHER_PARAMS, 0, Max(limit, clock_now() + SECOND), PATIENCE);
+	outcome = request(lease, by_token ? REQUEST OTHER_PARAMS_AND_TOKEN : REQUEST OTHER_PARAMS,
+					  by_token ? 10 : 9, 0, Max(limit, clock_now() + SECOND), PATIENCE);
+	if (outcome == DONE && by_token && is_of_another(lease))
+		outcome = REFUSED;
 	if (outcome == REFUSED)
 		note_why_taken(lease);
 	if (outcome != DONE)
@@ -362,12 +387,15 @@ wait_in_line(Lease *lease, Time limit)
 
 	lease_step("waiting: %s", lease->why_taken);
 	lease->connection.heartbeat = Min(lease->options->ttl, HEARTBEAT);
-	outcome = request(lease, WAIT_IN_LINE OTHER_PARAMS, wait, clock_after(limit, PATIENCE),
+	outcome = request(lease, WAIT_IN_LINE OTHER_PARAMS, 9, wait, clock_after(limit, PATIENCE),
 					  clock_after(wait, PATIENCE));
 	lease->connection.heartbeat = 0;
+	if (outcome != DONE)
+		return outcome;
 	/* The request that follows renews it, and waits for the standby if this one did not. */
-	lease->is_uncertain |= outcome == DONE;
-	return outcome;
+	note_token(lease);
+	lease->is_uncertain = true;
+	return DONE;
 }
 
 pg_noreturn static void
@@ -567,7 +595,10 @@ release_once(Lease *lease, bool at_once, Time until)
 	return outcome == DONE && !connection_says_yes(&lease->connection) ? REFUSED : outcome;
 }
 
-/* Release the lease, of any token if none is known. Tries for a moment only: it ends by itself. */
+/*
+ * Release the lease. Tries for a moment only: it ends by itself. Without a token, which may be if
+ * the owner is unique, that of any token.
+ */
 Outcome
 lease_release(Lease *lease, bool at_once)
 {
@@ -608,6 +639,16 @@ give_back_when_granted(Lease *lease)
 	return outcome == REFUSED ? TOO_LATE : outcome;
 }
 
+/* Does the answer to a request or to a wait say so? Others have one column. */
+static bool
+was_granted(Lease *lease)
+{
+	if (PQnfields(lease->connection.rows) == 1 || !connection_says_yes(&lease->connection))
+		return false;
+	note_token(lease);
+	return true;
+}
+
 /*
  * A signal ends lease_run while it waits for the lease, or it has given up: leave the queue, and
  * release what may have been granted. TOO_LATE if that is not known.
@@ -622,7 +663,7 @@ lease_give_up(Lease *lease)
 	{
 		connection_cancel(connection);
 		if (connection_answer(connection, clock_now() + PATIENCE, NULL) == DONE)
-			is_held |= PQnfields(connection->rows) > 1 && connection_says_yes(connection);
+			is_held |= was_granted(lease);
 		else if (connection->action == ERROR_UNKNOWN)
 			is_held |= lease->options->owner_is_unique;
 	}

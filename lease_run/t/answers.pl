@@ -79,6 +79,31 @@ my $run;
 	waitpid($proxy->{pid}, 0);
 }
 
+# An answer that comes late was a grant, which is over, and the owner has the lease elsewhere since: that is neither taken nor
+# released.
+foreach my $end ('TERM', 'CONT')
+{
+	my $observed = q{FROM lease_status WHERE resource = 'late' AND state = 'held' AND owner = 'me'};
+
+	$node->safe_psql('postgres', q{SELECT lease_acquire('late', '1 hour', 'other')});
+	$run = start_run($node, '--owner=me', '--ttl=2s', 'late', 'echo', 'ran');
+	until_sql('a waiter', $node, q{SELECT count(*) FROM lease_waiters WHERE resource = 'late'}, 1);
+	kill('STOP', $run->{pid});
+	$node->safe_psql('postgres', q{SELECT lease_release('late', 'other')});
+	until_sql('it is granted', $node, "SELECT count(*) $observed", 1);
+	until_sql('that is over', $node, "SELECT count(*) $observed", 0);
+	my $token = $node->safe_psql('postgres', q{SELECT token FROM lease_request('late', '1 hour', 'me')});
+	kill($end, $run->{pid});
+	kill('CONT', $run->{pid});
+	until_true('it waits again, or runs', sub { $run->{harness}->pump_nb;
+			$run->{out} || $node->safe_psql('postgres', q{SELECT count(*) FROM lease_waiters WHERE resource = 'late'}) })
+	  if $end eq 'CONT';
+	kill('TERM', $run->{pid});
+	is_run(finish_run($run), 143, $nothing, qr//, "--owner: an answer that came too late, $end");
+	is($node->safe_psql('postgres', "SELECT token $observed"), $token, 'what the owner has since is kept');
+	$node->safe_psql('postgres', q{SELECT lease_break('late')});
+}
+
 # If the lost answer was a grant, that has to end first. If there is no time for that, the outcome is not known.
 my $patience = 6 * slowness($node);
 foreach my $limit ([ '--ttl=3s', 0, qr/^ran\n$/, qr/asking again/ ],

@@ -156,16 +156,38 @@ require_reliance(const Lease *lease, const Asserter *asserter)
 /* No lease slot whose ending lock an assertion holds. */
 #define NO_SLOT		(-1)
 
+/* Does this transaction rely on the lease already, or has it written it? */
+static bool
+is_used_here(const LeaseRow *row)
+{
+	return row->locked_here || row->written_here;
+}
+
+static bool
+uses_any(const LeaseRows *rows)
+{
+	for (int n = 0; n < rows->count; n++)
+	{
+		if (is_used_here(&rows->row[n]))
+			return true;
+	}
+	return false;
+}
+
 /*
  * Must the assertion wait for a session that waits to end the lease? Not if
- * that session waits for this transaction, which relies on the lease already,
- * or has written it.
+ * that session waits for this transaction, which uses the lease already. A
+ * break may wait for this transaction at another lease of the resource, and
+ * then wait here for others.
  */
 static bool
-must_let_end(const LeaseRow *row)
+must_let_end(const LeaseRows *rows, const LeaseRow *row)
 {
-	return !row->locked_here && !row->written_here &&
-		probe_ending(row->lease.resource, row->lease.slot);
+	const text *resource = row->lease.resource;
+
+	if (is_used_here(row) || (uses_any(rows) && probe_ending(resource, ALL_SLOTS)))
+		return false;
+	return probe_ending(resource, row->lease.slot);
 }
 
 /* Give the ending lock back. */
@@ -205,7 +227,8 @@ assert_under_lock(LeaseStore *store, const text *resource, const Claim *claim,
 		refuse_assertion(&rows, resource, claim, now, asserter);
 	require_reliance(&claimed->row->lease, asserter);
 
-	attempt.lets_end = !TransactionIdIsValid(claimed->transaction) && must_let_end(claimed->row);
+	attempt.lets_end = !TransactionIdIsValid(claimed->transaction) &&
+		must_let_end(&rows, claimed->row);
 	if (!attempt.lets_end && !TransactionIdIsValid(claimed->transaction))
 	{
 		attempt.locked = store_lock_weakly(store, claimed->row);
