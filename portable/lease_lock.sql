@@ -583,8 +583,8 @@ EXCEPTION WHEN lock_not_available THEN
 END $$;
 
 /*
- * A look of a waiter that stands aside: its owner has the lease. It may be granted
- * that again, but no other one, since others wait in the line: then it is open.
+ * A look of a caller that is not the first in the line. Its owner may be granted a
+ * lease again that it has, but no other one, since others wait: then it is open.
  */
 CREATE OR REPLACE FUNCTION _lease_look_aside(r _lease_request, OUT outcome _lease_outcome)
 	LANGUAGE plpgsql AS $$
@@ -601,6 +601,15 @@ END $$;
 CREATE OR REPLACE FUNCTION _lease_is_own(r _lease_request) RETURNS bool
 	LANGUAGE sql VOLATILE AS $$
 	SELECT EXISTS (SELECT FROM lease_lock WHERE resource = r.resource AND owner = r.owner AND expires_at > clock_timestamp())
+$$;
+
+/*
+ * Did this transaction grant or end a lease on the resource? Then others wait for
+ * its end: it must not wait in their line.
+ */
+CREATE OR REPLACE FUNCTION _lease_is_changed_here(resource text) RETURNS bool
+	LANGUAGE sql VOLATILE AS $$
+	SELECT EXISTS (SELECT FROM lease_lock AS l WHERE l.resource = $1 AND l.xid = pg_current_xact_id_if_assigned())
 $$;
 
 /* Does somebody wait in the line? The lock that this takes is given back. */
@@ -627,18 +636,20 @@ END $$;
 CREATE OR REPLACE FUNCTION _lease_wait_any(r _lease_request, resources text[], until timestamptz, timeout timestamptz, INOUT outcome _lease_outcome)
 	LANGUAGE plpgsql AS $$
 DECLARE
-	several bool = cardinality(resources) > 1;
+	alone bool = cardinality(resources) = 1;
+	in_line bool;
 	aside bool;
 	pause float8 = 0.002;
 	remaining float8;
 BEGIN
 	r.resource := resources[1];
-	aside := NOT several AND _lease_is_own(r);
-	IF several OR aside OR _lease_line_up(r.resource, until, timeout) THEN
+	aside := alone AND _lease_is_own(r);
+	in_line := alone AND NOT aside AND NOT _lease_is_changed_here(r.resource);
+	IF NOT in_line OR _lease_line_up(r.resource, until, timeout) THEN
 		LOOP
 			outcome := CASE WHEN aside THEN _lease_look_aside(r) ELSE _lease_try_any(r, resources) END;
 			remaining := _lease_left(until);
-			EXIT WHEN outcome.granted OR remaining <= 0 OR NOT several AND _lease_is_own(r) <> aside;
+			EXIT WHEN outcome.granted OR remaining <= 0 OR alone AND _lease_is_own(r) <> aside;
 			IF timeout <= clock_timestamp() THEN
 				RAISE lock_not_available USING MESSAGE = 'canceling statement due to lock timeout';
 			END IF;
@@ -646,7 +657,7 @@ BEGIN
 			pause := least(pause * 1.5, 0.1);
 		END LOOP;
 	ELSE
-		outcome := _lease_try_any(r, resources);
+		outcome := _lease_look_aside(r);	-- others have waited for longer
 	END IF;
 	IF NOT outcome.granted THEN
 		RAISE SQLSTATE 'LEASE';
@@ -666,7 +677,13 @@ BEGIN
 		RAISE read_only_sql_transaction USING MESSAGE = 'cannot acquire a lease in a read-only transaction';
 	END IF;
 	r.role := _lease_caller();
-	IF wait IS DISTINCT FROM '0' AND cardinality(resources) = 1 AND NOT _lease_snapshot_stays() AND _lease_has_line(resources[1]) THEN
+	IF r.role IS NULL THEN
+		RAISE undefined_object USING
+			MESSAGE = format('role "%s" does not exist any more', _lease_shown(current_setting('role'))),
+			HINT = 'It was renamed or dropped. SET ROLE again.';
+	END IF;
+	IF wait IS DISTINCT FROM '0' AND cardinality(resources) = 1 AND NOT _lease_snapshot_stays()
+		AND NOT _lease_is_changed_here(resources[1]) AND _lease_has_line(resources[1]) THEN
 		outcome := _lease_look_aside(r);
 	ELSE
 		outcome := _lease_try_any(r, resources);
@@ -789,6 +806,7 @@ DECLARE
 	outcome _lease_outcome;
 BEGIN
 	PERFORM _lease_check_resources(resources);
+	resources := ARRAY(SELECT unnest(resources));	-- whatever its first subscript was
 	ttl := _lease_check_ttl(resources[1], ttl);
 	PERFORM _lease_check_name('owner', owner);
 	outcome := _lease_acquire(ROW(NULL, owner, ttl, 'x', 1, 'refuse', NULL, NULL, NULL), resources, _lease_check_span('wait for', resources[1], wait));
@@ -885,6 +903,28 @@ END $$;
 /* --- The functions of a holder -------------------------------------------- */
 
 /*
+ * No lease of that owner or token was found and locked: is there one all the same?
+ * A transaction that was waited for may have granted it in another row. In a
+ * snapshot that stays, a row that was written since fails with 40001.
+ */
+CREATE OR REPLACE FUNCTION _lease_is_there(the_resource text, the_owner text, the_token int8, ends bool) RETURNS bool
+	LANGUAGE plpgsql AS $$
+BEGIN
+	IF _lease_snapshot_stays() THEN
+		BEGIN
+			PERFORM FROM lease_lock
+			WHERE resource = the_resource COLLATE "C" AND owner = coalesce(the_owner, owner) COLLATE "C" AND token = coalesce(the_token, token) FOR SHARE;
+			RAISE SQLSTATE 'LEASE';
+		EXCEPTION WHEN SQLSTATE 'LEASE' THEN
+			RETURN false;
+		END;
+	END IF;
+	RETURN EXISTS (SELECT FROM lease_lock
+		WHERE resource = the_resource COLLATE "C" AND owner = coalesce(the_owner, owner) COLLATE "C" AND token = coalesce(the_token, token)
+			AND (ends OR expires_at > clock_timestamp()));
+END $$;
+
+/*
  * Find the lease of an owner, and lock its row. It waits for a transaction that
  * changes or asserts the lease, and finds what that transaction left. After an
  * expiry an owner may have several leases on a resource: then the one that it
@@ -896,15 +936,18 @@ DECLARE
 	l lease_lock;
 BEGIN
 	PERFORM _lease_check_name('resource', the_resource), _lease_check_name('owner', the_owner), _lease_refuse_code_of_others();
-	IF ends THEN
-		SELECT * INTO l FROM lease_lock
-		WHERE resource = the_resource COLLATE "C" AND owner = the_owner COLLATE "C" AND token = coalesce(the_token, token)
-		ORDER BY expires_at > clock_timestamp() DESC, token DESC LIMIT 1 FOR UPDATE;
-	ELSE
-		SELECT * INTO l FROM lease_lock
-		WHERE resource = the_resource COLLATE "C" AND owner = the_owner COLLATE "C" AND token = coalesce(the_token, token) AND expires_at > clock_timestamp()
-		FOR NO KEY UPDATE;
-	END IF;
+	LOOP
+		IF ends THEN
+			SELECT * INTO l FROM lease_lock
+			WHERE resource = the_resource COLLATE "C" AND owner = the_owner COLLATE "C" AND token = coalesce(the_token, token)
+			ORDER BY expires_at > clock_timestamp() DESC, token DESC LIMIT 1 FOR UPDATE;
+		ELSE
+			SELECT * INTO l FROM lease_lock
+			WHERE resource = the_resource COLLATE "C" AND owner = the_owner COLLATE "C" AND token = coalesce(the_token, token) AND expires_at > clock_timestamp()
+			FOR NO KEY UPDATE;
+		END IF;
+		EXIT WHEN FOUND OR NOT _lease_is_there(the_resource, the_owner, the_token, ends);
+	END LOOP;
 	IF l.resource IS NOT NULL THEN
 		PERFORM _lease_require_rights(l);
 	END IF;
@@ -934,7 +977,7 @@ BEGIN
 	IF l.holds > 1 AND held AND NOT of_all THEN
 		UPDATE lease_lock SET holds = holds - 1 WHERE resource = l.resource AND slot = l.slot;
 	ELSE
-		UPDATE lease_lock SET owner = NULL, hold_until = NULL, payload = NULL,
+		UPDATE lease_lock SET owner = NULL, hold_until = NULL, payload = NULL, xid = pg_current_xact_id(),
 			expires_at = CASE WHEN held THEN greatest(now, l.hold_until) ELSE l.expires_at END
 		WHERE resource = l.resource AND slot = l.slot;
 	END IF;
@@ -1099,6 +1142,7 @@ BEGIN
 	SELECT * INTO l FROM lease_lock AS t
 	WHERE t.resource = lease_transfer.resource COLLATE "C" AND t.owner = lease_transfer.owner COLLATE "C" AND t.expires_at > clock_timestamp();
 	IF NOT FOUND THEN
+		PERFORM _lease_is_there(resource, owner, NULL, false);	-- in a snapshot that stays
 		RETURN NULL;
 	END IF;
 	PERFORM _lease_require_rights(l);
@@ -1180,7 +1224,7 @@ BEGIN
 	LOOP
 		SELECT * INTO l FROM lease_lock AS r
 		WHERE r.resource = lease_assert.resource COLLATE "C" AND r.owner = lease_assert.owner COLLATE "C" AND r.expires_at > clock_timestamp() FOR KEY SHARE;
-		EXIT WHEN NOT FOUND OR _lease_is_still(l);
+		EXIT WHEN CASE WHEN FOUND THEN _lease_is_still(l) ELSE NOT _lease_is_there(resource, owner, NULL, false) END;
 	END LOOP;
 	IF NOT FOUND THEN
 		SELECT * INTO l FROM lease_lock AS r WHERE r.resource = lease_assert.resource COLLATE "C" AND r.owner = lease_assert.owner COLLATE "C" ORDER BY r.token DESC LIMIT 1;
@@ -1202,7 +1246,7 @@ BEGIN
 		SELECT * INTO l FROM lease_lock AS r
 		WHERE r.resource = lease_assert_token.resource COLLATE "C" AND r.token = lease_assert_token.token AND r.owner IS NOT NULL
 			AND r.expires_at > clock_timestamp() FOR KEY SHARE;
-		EXIT WHEN NOT FOUND OR _lease_is_still(l);
+		EXIT WHEN CASE WHEN FOUND THEN _lease_is_still(l) ELSE NOT _lease_is_there(resource, NULL, token, false) END;
 	END LOOP;
 	IF NOT FOUND THEN
 		SELECT * INTO l FROM lease_lock AS r
@@ -1238,7 +1282,7 @@ BEGIN
 	PERFORM FROM lease_lock AS l WHERE l.resource = lease_break.resource COLLATE "C" AND l.slot = 0 FOR UPDATE;
 	slots := ARRAY(SELECT l.slot FROM lease_lock AS l WHERE l.resource = lease_break.resource COLLATE "C" ORDER BY l.slot FOR UPDATE);
 	free_at := clock_timestamp() + grace;
-	UPDATE lease_lock AS l SET owner = NULL, hold_until = NULL, payload = NULL, expires_at = least(l.expires_at, free_at)
+	UPDATE lease_lock AS l SET owner = NULL, hold_until = NULL, payload = NULL, expires_at = least(l.expires_at, free_at), xid = pg_current_xact_id()
 	WHERE l.resource = lease_break.resource COLLATE "C" AND l.slot = ANY (slots) AND l.expires_at > clock_timestamp();
 	RETURN FOUND;
 END $$;

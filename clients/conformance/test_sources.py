@@ -76,6 +76,30 @@ def holder(server, resource):
     return server.value("SELECT r.rolname FROM lease_lock AS l JOIN pg_roles AS r ON r.oid = l.role WHERE resource = %s", resource)
 
 
+@pytest.mark.extension("PUBLIC has the same functions")
+def test_few_privileges_are_enough(program, make_role, database, slow):
+    """Those that docs/clients.md names; also for an answer that is waited for, and a lease that somebody else wants."""
+    app = make_role()
+    functions = "FROM pg_proc WHERE proname ~ '^lease_'"
+    needed = "('lease_request', 'lease_renew', 'lease_release', 'lease_token', 'lease_contended', 'lease_assert', 'lease_clock_difference', 'lease_session_ended')"
+    for (revoke,) in database.sql(f"SELECT format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', oid::regprocedure) {functions}"):
+        database.sql(revoke)
+    for (grant,) in database.sql(f"SELECT format('GRANT EXECUTE ON ROUTINE %s TO app', oid::regprocedure) {functions} AND proname IN {needed}"):
+        database.sql(grant)
+    database.sql("REVOKE ALL ON lease_status, lease_waiters, lease_contenders FROM PUBLIC; GRANT SELECT ON lease_status TO app")
+    program.open(database.dsn(user=app.name))
+    program.hold("all", "first", ttl=9 * slow)
+    waiting = program.start_hold("all", "second", ttl=600, wait=LONG)
+    wait_until(lambda: database.waiters("all") == 1)
+    database.wait_for_renewal("all")
+    program("check", lease="first")
+    assert program("transaction", lease="first", statements=["SELECT 1"])
+    assert program("release", lease="first") is True
+    waiting.answer()
+    assert program("release", lease="second") is True
+    assert program.events.empty()
+
+
 def test_a_pool_with_a_hook_demands_connections_that_have_it(program, server, role):
     """Else all would be acquired as the hook says, and renewed in another way."""
     source = {**source_of(server, "pool with hook"), "connect": False}

@@ -483,6 +483,76 @@ for (my $end = time + $PostgreSQL::Test::Utils::timeout_default; time < $end && 
 is($state, 'idle', 'lock_timeout ends a wait that steps aside again and again');
 like(finish_query($ann), qr/55P03/, 'with its error');
 
+# Nor does a call whose wait is over.
+fresh();
+$node->safe_psql('postgres', "SELECT lease_acquire('r', '1 h', 'ann')");
+$first = begin_query($bob, "SELECT lease_acquire('r', '1 h', 'bob', '1 h')");
+$node->poll_query_until('postgres', "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $first") or die 'nobody waits';
+stop_process($first);
+$node->safe_psql('postgres', "SELECT lease_release('r', 'ann')");
+answers($ann, "SELECT lease_acquire('r', '1 h', 'carl', '5 ms')", 'f', 'a wait that is over does not go before those in the line');
+kill('CONT', $first);
+is(finish_query($bob) =~ s/^\n|\n$//gr, 't', 'who are granted the lease');
+
+# A transaction that ended or was granted a lease does not wait behind those who wait for its end.
+my $soon = 10 * slowness($node);
+foreach my $way (
+	[ "SELECT lease_acquire('r', '1 h', 'ann')", "SELECT lease_acquire_shared('r', '1 h', 'bob', '1 h')",
+		"SELECT lease_release('r', 'ann')", "SELECT lease_acquire_shared('r', '1 h', 'ann', '1 h')" ],
+	[ "SELECT lease_acquire('r', '1 h', 'ann')", "SELECT lease_acquire_shared('r', '1 h', 'bob', '1 h')",
+		"SELECT lease_break('r')", "SELECT lease_acquire_shared('r', '1 h', 'ann', '1 h')" ],
+	[ 'SELECT', "SELECT lease_acquire_permit('r', 5, '1 h', 'bob', '1 h')",
+		"SELECT lease_acquire_permit('r', 5, '1 h', 'ann')", "SELECT lease_acquire_permit('r', 5, '1 h', 'eve', '1 h')" ])
+{
+	my ($before, $waits, $changes, $acquires) = @$way;
+
+	fresh();
+	$ann->query_safe("$before; BEGIN; $changes; SET LOCAL statement_timeout = '$soon s'");
+	$pid = begin_query($bob, $waits);
+	$node->poll_query_until('postgres', "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $pid") or die 'nobody waits';
+	answers($ann, $acquires, 't', "a transaction does not wait behind those who wait for its end: $changes");
+	$ann->query_safe('COMMIT');
+	is(finish_query($bob) =~ s/^\n|\n$//gr, 't', 'who are granted theirs when it is over');
+}
+
+# A release and a shared lease in one transaction: at no time is the owner without a lease.
+my $until_written = sub { wait_until_blocked($node, $pid); $ann->query_safe('COMMIT'); return finish_query($bob) =~ s/^\n|\n$//gr };
+foreach my $call ("lease_renew('r', '1 h', 'ann')", "lease_set_payload('r', 'ann', '{}')", "lease_assert('r', 'ann') > 0", "lease_release('r', 'ann')")
+{
+	fresh();
+	$ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann'); BEGIN; SELECT lease_release('r', 'ann'), lease_acquire_shared('r', '1 h', 'ann')");
+	$pid = begin_query($bob, "SELECT $call");
+	is($until_written->(), 't', "a lease of another mode since: $call");
+}
+
+# A lease that was renewed after the snapshot, and would be over by now: that is not known there.
+fresh();
+my $token = $ann->query_safe("SELECT token FROM lease_request('r', '$short s', 'ann')");
+$bob->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+$ann->query_safe("SELECT lease_renew('r', '1 h', 'ann')");
+$ann->query_safe($until_over);
+foreach my $call ("lease_assert('r', 'ann')", "lease_assert_token('r', $token)", "lease_renew('r', '1 h', 'ann')",
+	"lease_set_payload('r', 'ann', '{}')", "lease_transfer('r', 'ann', 'eve')", "lease_release('r', 'ann')")
+{
+	$bob->query_safe('SAVEPOINT s');
+	answers($bob, "SELECT $call", '40001', "an old snapshot does not say that the lease is lost: $call");
+	$bob->query_safe('ROLLBACK TO s');
+}
+
+# The session's role is known by its name.
+fresh();
+$bob->query_safe('CREATE ROLE before; SET ROLE before');
+$node->safe_psql('postgres', 'ALTER ROLE before RENAME TO after');
+answers($bob, "SELECT lease_acquire('r', '1 h', 'bob')", '42704', 'a role that was renamed has to be set again');
+$bob->query_safe('RESET ROLE; DROP ROLE after');
+
+# A grant between the first look of a try and its lock. (The lock of the table stops the try there.)
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann'), lease_release('r', 'ann')");
+$ann->query_safe("BEGIN; SELECT lease_acquire('r', '1 h', 'ann'); LOCK TABLE lease_lock IN EXCLUSIVE MODE");
+$pid = begin_query($bob, "SELECT granted, reason FROM lease_request('r', '1 h', 'bob')");
+is($until_written->(), 'f|held', 'a try looks again when it has the lock');
+
 # A transfer to an owner who has a lease waits for nothing of his.
 fresh();
 $node->safe_psql('postgres', "SELECT lease_acquire_shared('r', '1 h', 'ann'), lease_acquire_shared('r', '1 h', 'bob')");
