@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -477,5 +478,94 @@ func TestEachHostHasItsShare(t *testing.T) {
 	}
 	if len(hosts) != 2 {
 		t.Error(len(hosts))
+	}
+}
+
+// ofTwoAddresses returns parameters of a host with the addresses 192.0.2.1 and 192.0.2.2.
+// One is broken; the other one leads to the server.
+func ofTwoAddresses(t *testing.T, text, broken string, dialBroken func(context.Context) error) *pgx.ConnConfig {
+	known, err := pgx.ParseConfig("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgx.ParseConfig("host=two sslmode=disable " + text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"192.0.2.1", "192.0.2.2"}, nil }
+	config.DialFunc = func(ctx context.Context, _, address string) (net.Conn, error) {
+		if strings.HasPrefix(address, broken+":") {
+			return nil, dialBroken(ctx)
+		}
+		network, place := pgconn.NetworkAddress(known.Host, known.Port)
+		return known.DialFunc(ctx, network, place)
+	}
+	return config
+}
+
+func connectBy(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
+	s := &source{config: func(context.Context) (*pgx.ConnConfig, error) { return config, nil }}
+	return s.connect(ctx, nil)
+}
+
+func TestEachAddressHasItsShare(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), long)
+	defer cancel()
+	config := ofTwoAddresses(t, "", "192.0.2.1", func(ctx context.Context) error {
+		if deadline, _ := ctx.Deadline(); time.Until(deadline) > long/2 {
+			t.Error("the first address may use up all of the time")
+		}
+		return errOfWork
+	})
+	conn, err := connectBy(ctx, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close(ctx)
+}
+
+func TestWhatAServerSaidIsNotHiddenByAnotherAddress(t *testing.T) {
+	config := ofTwoAddresses(t, "database=none", "192.0.2.2", func(context.Context) error { return errOfWork })
+	if _, err := connectBy(context.Background(), config); stateOf(err) != "3D000" {
+		t.Error(err)
+	}
+}
+
+func TestEachAddressKeepsWhatItsHostHas(t *testing.T) {
+	config, err := pgx.ParseConfig("host=name sslmode=verify-full user=u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	config.LookupFunc = func(context.Context, string) ([]string, error) { return found, nil }
+	for _, found = range [][]string{{"192.0.2.1"}, {"192.0.2.1", "192.0.2.2"}} {
+		addresses, _ := addressesOf(context.Background(), config)
+		if len(addresses) != len(found) {
+			t.Error(len(addresses))
+		}
+		for n, one := range addresses {
+			only, _ := one.LookupFunc(context.Background(), one.Host)
+			if len(only) != 1 || only[0] != found[n] || one.TLSConfig.ServerName != "name" || (one.ValidateConnect != nil) != (len(found) > 1) {
+				t.Error(only, one.TLSConfig.ServerName, one.ValidateConnect != nil)
+			}
+		}
+	}
+	found = nil
+	if conn, err := connectBy(context.Background(), config); conn != nil || err == nil {
+		t.Error("a host without an address")
+	}
+}
+
+func TestAConnectionThatCouldNotBeSetUpIsNotKept(t *testing.T) {
+	leases, _ := open(t, Options{})
+	ctx, cancel := context.WithCancel(context.Background())
+	var made *pgx.Conn
+	leases.source.after = func(_ context.Context, conn *pgx.Conn) error {
+		made = conn
+		cancel()
+		return errOfWork
+	}
+	if conn, err := leases.source.connect(ctx, nil); conn != nil || err != errOfWork || !made.IsClosed() {
+		t.Error("it is kept", err)
 	}
 }

@@ -25,5 +25,6 @@ func keepAlive(conn *pgx.Conn) {
 	if socket, ok := socketOf(conn).(*net.TCPConn); ok {
 		socket.SetKeepAlive(true)
 		socket.SetKeepAlivePeriod(keepAlivePeriod)
+		limitUnacknowledged(socket)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgconn"
@@ -48,42 +49,70 @@ func (s *source) ofPool(pool *pgxpool.Config) {
 	}
 }
 
-// connect tries one host after another, each with its share of the time: one
-// that is silent must not use up all of it.
 func (s *source) connect(ctx context.Context, notice func(*pgconn.PgConn, *pgconn.Notice)) (*pgx.Conn, error) {
 	config, err := s.config(ctx)
 	if err != nil {
 		return nil, err
 	}
-	hosts := hostsOf(config)
-	for n, host := range hosts {
+	return inTurn(ctx, hostsOf(config), func(ctx context.Context, host *pgx.ConnConfig) (*pgx.Conn, error) {
 		host.PreferSimpleProtocol = true
 		if notice != nil {
 			host.OnNotice = notice
 		}
-		var conn *pgx.Conn
-		if conn, err = connectOne(ctx, len(hosts)-n, host); err == nil && s.after != nil {
-			err = s.after(ctx, conn)
+		addresses, err := addressesOf(ctx, host)
+		if err != nil {
+			return nil, err
 		}
-		if err == nil || ctx.Err() != nil {
-			return conn, err
-		}
-		drop(conn)
-	}
-	return nil, err
+		return inTurn(ctx, addresses, s.connectTo)
+	})
 }
 
-func connectOne(ctx context.Context, share int, host *pgx.ConnConfig) (*pgx.Conn, error) {
-	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(share))
-		defer cancel()
+type connector func(context.Context, *pgx.ConnConfig) (*pgx.Conn, error)
+
+// inTurn tries one server after another, each with its share of the time: one that
+// is silent must not use up all of it. What a server said must not be hidden by one
+// that cannot be reached.
+func inTurn(ctx context.Context, servers []*pgx.ConnConfig, try connector) (*pgx.Conn, error) {
+	failure := errors.New("the host has no address")
+	for n, server := range servers {
+		share, cancel := shareOf(ctx, len(servers)-n)
+		conn, err := try(share, server)
+		cancel()
+		if err == nil {
+			return conn, nil
+		}
+		if stateOf(failure) == "" {
+			failure = err
+		}
+		if ctx.Err() != nil {
+			break
+		}
 	}
-	return pgx.ConnectConfig(ctx, host)
+	return nil, failure
+}
+
+func shareOf(ctx context.Context, shares int) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(shares))
+}
+
+func (s *source) connectTo(ctx context.Context, address *pgx.ConnConfig) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, address)
+	if err != nil || s.after == nil {
+		return conn, err
+	}
+	if err = s.after(ctx, conn); err != nil {
+		drop(conn)
+		return nil, err
+	}
+	return conn, nil
 }
 
 // hostsOf takes a configuration apart: each host, with what it falls back to
-// without TLS. Of several hosts, that is wanted which takes writes.
+// without TLS.
 func hostsOf(config *pgx.ConnConfig) []*pgx.ConnConfig {
 	type address struct {
 		host string
@@ -104,12 +133,33 @@ func hostsOf(config *pgx.ConnConfig) []*pgx.ConnConfig {
 		index[at] = next
 		hosts = append(hosts, next)
 	}
-	for _, host := range hosts {
-		if len(hosts) > 1 && host.ValidateConnect == nil {
-			host.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	return wantWrites(hosts)
+}
+
+// addressesOf takes a host apart. Each address keeps the name, which is that of its
+// certificate.
+func addressesOf(ctx context.Context, host *pgx.ConnConfig) ([]*pgx.ConnConfig, error) {
+	if strings.HasPrefix(host.Host, "/") {
+		return []*pgx.ConnConfig{host}, nil
+	}
+	found, err := host.LookupFunc(ctx, host.Host)
+	var addresses []*pgx.ConnConfig
+	for _, address := range found {
+		only, one := []string{address}, host.Copy()
+		one.LookupFunc = func(context.Context, string) ([]string, error) { return only, nil }
+		addresses = append(addresses, one)
+	}
+	return wantWrites(addresses), err
+}
+
+// wantWrites: of several servers, that is wanted which takes writes.
+func wantWrites(servers []*pgx.ConnConfig) []*pgx.ConnConfig {
+	for _, server := range servers {
+		if len(servers) > 1 && server.ValidateConnect == nil {
+			server.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 		}
 	}
-	return hosts
+	return servers
 }
 
 func drop(conn *pgx.Conn) {

@@ -132,7 +132,7 @@ export class Link {
   }
 
   async look(schema, limit) {
-    const [found] = await this.ask(PLACE, limit)
+    const [found] = await this.#query(PLACE, limit)
     if (found.extension === null && schema === undefined) {
       throw new LeaseError('the extension lease_lock is not in this database, and no schema is named', null, 'not installed')
     }
@@ -148,9 +148,14 @@ export class Link {
     }
   }
 
-  // Rows of the last statement, all values as text. If there is no answer in time, the connection is cut.
+  // A statement for a lease. If it fails after it was sent, that can be told by the error.
   async ask(text, limit) {
     if (!this.alive) throw new Error('the connection has ended')
+    return this.#query(text, limit).catch((error) => { throw markSent(error) })
+  }
+
+  // Rows of the last statement, all values as text. If there is no answer in time, the connection is cut.
+  async #query(text, limit) {
     this.#unconfirmed = false
     this.ref()
     let results
@@ -162,7 +167,7 @@ export class Link {
       })
     } catch (error) {
       if (needsNewConnection(error)) this.alive = false
-      throw markSent(error)
+      throw error
     } finally {
       this.unref()
     }

@@ -18,7 +18,7 @@ export interface LeaseOptions {
   ifOwn?: 'refuse' | 'renew' | 'count'
   /** Default: host:pid:uuid. */
   owner?: string
-  /** Called before anybody else can have the lease, but not by close(). */
+  /** Called before anybody else can have the lease, but not by close(). If it throws or rejects, that is a warning. */
   onLost?: (lease: Lease) => void
   /** Ends the call, not the lease: hold() rejects with its reason, and nothing is left at the server. */
   signal?: AbortSignal
@@ -81,7 +81,7 @@ export interface LeaseInfo {
   readonly token: bigint
 }
 
-/** For logging and counting. They are called with plain data, and must not throw. */
+/** For logging and counting. They are called with plain data. One that throws or rejects is a warning. */
 export interface Hooks {
   /** Milliseconds that the request took. */
   granted?: (lease: LeaseInfo, took: number) => void

@@ -3,6 +3,7 @@
 import { Call, pause, within } from './calls.js'
 import { now, PATIENCE } from './clock.js'
 import { actionAfter, LeaseError, LeaseLost, NOT_HELD, OutcomeUnknown } from './errors.js'
+import { callHook } from './log.js'
 import { Transaction } from './transaction.js'
 
 // Node.js 18 has no Symbol.asyncDispose before 18.18; compilers use the same fallback.
@@ -26,7 +27,7 @@ export class Lease {
     this.#core = core
     this.#kept = kept
     forgotten.register(this, { core, kept }, this)
-    if (onLost) this.#tell(() => onLost(this))
+    if (onLost) this.#tell(() => callHook('onLost', () => onLost(this)))
   }
 
   // A lease may be lost before its caller has it.
@@ -123,7 +124,7 @@ export class Lease {
     try {
       transaction = await this.#begin(client, call.signal)
       const result = await transaction.work(work, () => this.check())
-      await transaction.commit(this.resource, this.remaining())
+      await transaction.commit(this.resource, this.remaining(), signal)
       return result
     } catch (error) {
       failure = { error }
@@ -131,8 +132,11 @@ export class Lease {
       if (this.lost) throw this._loss(error)
       throw call.signal.aborted ? call.signal.reason : error
     } finally {
-      call.end()
-      await transaction?.end(failure !== undefined)
+      try {
+        await transaction?.end(failure !== undefined)
+      } finally {
+        call.end()
+      }
     }
   }
 

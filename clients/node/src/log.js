@@ -7,18 +7,23 @@ const debug = debuglog('lease-lock')
 
 const warn = (message) => process.emitWarning(message, 'LeaseLockWarning')
 
-// Functions of the user's, for logging and counting. One that fails must not keep a lease from being renewed.
+// A function of the user's that nobody waits for. If it throws or rejects, no lease may suffer.
+export async function callHook(name, hook) {
+  try {
+    await hook()
+  } catch (error) {
+    warn(`${name} failed: ${error?.message ?? error}`)
+  }
+}
+
+// Functions of the user's, for logging and counting.
 export function hooksOf(functions = {}) {
   for (const [name, hook] of Object.entries(functions)) {
     if (typeof hook !== 'function') throw new TypeError(`hook ${name} must be a function`)
   }
   return (name, lease, ...more) => {
     const { resource, owner, mode, token } = lease
-    try {
-      functions[name]?.({ resource, owner, mode, token }, ...more)
-    } catch (error) {
-      warn(`hook ${name} failed: ${error?.message ?? error}`)
-    }
+    callHook(`hook ${name}`, () => functions[name]?.({ resource, owner, mode, token }, ...more))
   }
 }
 

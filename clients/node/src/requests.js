@@ -126,6 +126,9 @@ export class Requests {
     if (MOVED.has(error.code)) {
       if (state.moved) throw error
       state.moved = true
+      // The idle ones know the old place, too.
+      this.#tries.clear()
+      this.#waits.clear()
     }
     if (action === 'unknown') {
       if (!request.ownOwner) throw new OutcomeUnknown('the request', request.resource, { cause: error })

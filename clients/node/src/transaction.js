@@ -36,13 +36,13 @@ export class Transaction {
     cutClient(this.#client)
   }
 
-  // An answer that does not come in time ends the connection.
+  // An answer that does not come in time, or that nobody waits for any more, ends the connection.
   async #ask(text, limit, signal) {
     if (this.#broken) throw new Error('the connection has ended')
     try {
       return await within(Promise.resolve(this.#client.query(text)), limit, noAnswer, signal)
     } catch (error) {
-      if (error.message === noAnswer().message) this.#cutNow()
+      if (signal?.aborted || error.message === noAnswer().message) this.#cutNow()
       this.#useless ||= needsNewConnection(error)
       throw markSent(error)
     }
@@ -68,16 +68,18 @@ export class Transaction {
     return result
   }
 
-  // While the lease lasts nobody else can have it, and no longer does anybody wait for the answer.
-  async commit(resource, limit) {
+  // While the lease lasts nobody else can have it, and no longer does anybody wait for the answer. The signal is the
+  // user's: a COMMIT that was sent is not cut off because the lease is lost.
+  async commit(resource, limit, signal) {
     this.#signal.removeEventListener('abort', this.#cut)
     const unknown = (cause) => new OutcomeUnknown('COMMIT', resource, { cause })
     const known = this.#broken
     let command
     try {
-      ({ command } = await this.#ask('COMMIT', limit))
+      ({ command } = await this.#ask('COMMIT', limit, signal))
     } catch (error) {
-      throw !known && actionAfter(error) === 'unknown' ? unknown(error) : error
+      const interrupted = signal?.aborted && error === signal.reason
+      throw interrupted || (!known && actionAfter(error) === 'unknown') ? unknown(error) : error
     }
     if (command !== 'COMMIT') {
       throw Object.assign(new Error('the transaction had failed, and was rolled back'), { severity: 'ERROR' })
@@ -89,7 +91,9 @@ export class Transaction {
   // Give the client back, without an open transaction.
   async end(failed) {
     this.#signal.removeEventListener('abort', this.#cut)
-    if (failed && !this.#broken && !this.#nested) await this.#ask('ROLLBACK', PATIENCE).catch(() => this.#cutNow())
+    if (failed && !this.#broken && !this.#nested) {
+      await this.#ask('ROLLBACK', PATIENCE, this.#signal).catch(() => this.#cutNow())
+    }
     for (const [event, listener] of [['error', this.#ended], ['end', this.#ended], ['notice', this.#note]]) {
       this.#client.removeListener(event, listener)
     }

@@ -22,6 +22,24 @@ afterEach(() => sql('SELECT lease_break(resource) FROM lease_status'))
 const asyncDispose = Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')
 const connections = async (name) => (await sql('SELECT count(*)::int FROM pg_stat_activity WHERE application_name = $1', [name]))[0][0]
 
+// Warnings of the process while the test runs.
+function warningsIn(t) {
+  const warnings = []
+  const warned = (warning) => warnings.push(warning)
+  process.on('warning', warned)
+  t.after(() => process.removeListener('warning', warned))
+  return warnings
+}
+
+// A function that connects, and whose queries go through one of the test's: query(config, send, client).
+const connectThrough = (query) => async () => {
+  const client = new pg.Client(server)
+  await client.connect()
+  const send = client.query.bind(client)
+  client.query = (config) => query(config, send, client)
+  return client
+}
+
 // Leases that end with the test.
 function leasesFor(t, source = server, options = undefined) {
   const leases = new Leases(source, options)
@@ -190,6 +208,27 @@ test('a signal rolls a transaction back', async (t) => {
   assert.deepEqual(await sql('SELECT FROM entry'), [])
 })
 
+const mine = new RangeError('mine')
+for (const [statement, work, isRight] of [
+  ['COMMIT', () => {}, (error) => error instanceof OutcomeUnknown && error.cause === mine],
+  ['ROLLBACK', () => { throw new Error('the work failed') }, (error) => error.message === 'the work failed'],
+]) {
+  test(`a signal ends a ${statement} that has no answer at once`, async (t) => {
+    let asked
+    const isAsked = new Promise((resolve) => { asked = resolve })
+    const client = await connectThrough((query, send) => (query === statement ? new Promise(asked) : send(query)))()
+    const lease = await leasesFor(t).hold('silent')
+    const controller = new AbortController()
+    let failure = null
+    lease.transaction(work, { client, signal: controller.signal }).catch((error) => { failure = error })
+    await isAsked
+    controller.abort(mine)
+    await new Promise(setImmediate)
+    assert(failure !== null && isRight(failure))
+    await assert.rejects(client.query('SELECT 1'))
+  })
+}
+
 test('a lease is lost after its time, however late its timer is', async (t) => {
   const leases = leasesFor(t)
   const lease = await leases.hold('late', { ttl: 3000 })
@@ -208,21 +247,77 @@ test('a lease that is lost before its caller has it is told as lost, too', async
   assert.equal(lease.signal.reason.reason, 'expired')
 })
 
+test('an onLost or a hook that fails is a warning', async (t) => {
+  const warnings = warningsIn(t)
+  const leases = leasesFor(t, server, { hooks: { lost: async () => { throw new Error('of a hook') } } })
+  const options = { ttl: 600_000, onLost: async () => { throw new Error('later') } }
+  await leases.hold('early', { ...options, stopBefore: 599_999.9 })
+  const lease = await leases.hold('broken', { ...options, onLost: () => { throw new Error('at once') } })
+  await sql("SELECT lease_break('broken')")
+  assert.equal(await lease.release(), false)
+  const texts = ['hook lost failed: of a hook', 'onLost failed: later', 'onLost failed: at once']
+  await until(() => texts.every((text) => warnings.some(({ message }) => message === text)))
+})
+
 test('elect stands again after a request whose outcome is unknown', async (t) => {
   let lost = 0
-  const leases = leasesFor(t, async () => {
-    const client = new pg.Client(server)
-    await client.connect()
-    const { query } = client
-    client.query = (config) => {
-      if (lost > 0 || !config.text.includes('lease_request')) return query.call(client, config)
-      lost++
-      return Promise.reject(new Error('the answer is lost'))
-    }
-    return client
-  })
+  const leases = leasesFor(t, connectThrough((config, send) => {
+    if (lost > 0 || !config.text.includes('lease_request')) return send(config)
+    lost++
+    return Promise.reject(new Error('the answer is lost'))
+  }))
   assert.equal(await leases.elect('leader', { owner: 'shared' }, () => 'elected'), 'elected')
   assert.equal(lost, 1)
+})
+
+// What broke while it was looked up where the functions are has asked for nothing.
+function leasesThatLook(t) {
+  const state = { failures: 0, client: null }
+  const leases = leasesFor(t, connectThrough((config, send, client) => {
+    state.client = client
+    if (state.failures === 0 || !config.text.includes('server_version_num')) return send(config)
+    state.failures--
+    return Promise.reject(new Error('Connection terminated unexpectedly'))
+  }))
+  return { leases, state }
+}
+
+for (const [whose, options] of [['a counted lease', { ifOwn: 'count' }], ['a shared owner', { owner: 'shared' }], ['its own', {}]]) {
+  test(`a look for the functions that fails leaves nothing unknown: ${whose}`, async (t) => {
+    const { leases, state } = leasesThatLook(t)
+    state.failures = 1
+    const lease = await leases.hold('look', { ttl: 600_000, wait: LONG, ...options })
+    await state.client.end()
+    if (whose === 'its own') await sql("SELECT lease_break('look')")
+    state.failures = 1
+    assert.equal(await lease.release(), whose !== 'its own')
+    assert(state.failures === 0 && !(await isHeld('look')))
+  })
+}
+
+test('no connection that was idle is used after the extension has moved', async (t) => {
+  const there = { ...server, database: 'moving' }
+  const [leases, others] = [new Leases(there), new Leases(there)]
+  await sql('CREATE DATABASE moving')
+  const client = new pg.Client({ ...there, options: '-c search_path=public,later' })
+  t.after(async () => {
+    await Promise.all([leases.close(), others.close(), client.end()])
+    await sql('DROP DATABASE moving')
+  })
+  await client.connect()
+  await client.query('CREATE EXTENSION lease_lock')
+  const waitFor = async (resource, lease) => {
+    const waiting = leases.hold(resource, { ttl: 600_000, wait: LONG })
+    const isWaiting = async () => (await client.query('SELECT FROM lease_waiters WHERE resource = $1', [resource])).rowCount === 1
+    await Promise.race([waiting, until(isWaiting)])
+    await lease.release()
+    await waiting
+  }
+  const second = await others.hold('second', { ttl: 600_000 })
+  await waitFor('first', await others.hold('first', { ttl: 600_000 }))
+  await leases.hold('third', () => {})
+  await client.query('CREATE SCHEMA later; ALTER EXTENSION lease_lock SET SCHEMA later')
+  await waitFor('second', second)
 })
 
 test('elect ends with an error of its function, and by its signal', async (t) => {
@@ -252,10 +347,7 @@ test('hooks count, and one that fails does no harm', async (t) => {
     if (name === 'renewed') throw new Error('mine')
   }
   const hooks = Object.fromEntries(['granted', 'renewed', 'lost', 'waited'].map((name) => [name, count(name)]))
-  const warnings = []
-  const warned = (warning) => warnings.push(warning.message)
-  process.on('warning', warned)
-  t.after(() => process.removeListener('warning', warned))
+  const warnings = warningsIn(t)
   const leases = leasesFor(t, server, { hooks })
   const first = await leases.hold('hooks', { ttl: 2000 * (await slow()) })
   await until(() => seen.some(([name]) => name === 'renewed'))
@@ -265,7 +357,7 @@ test('hooks count, and one that fails does no harm', async (t) => {
   await (await second).release()
   assert.deepEqual(seen.filter(([name]) => name !== 'renewed'),
     [['granted', 'hooks', 'number'], ['granted', 'hooks', 'number'], ['waited', 'hooks', 'number']])
-  assert(warnings.includes('hook renewed failed: mine'))
+  assert(warnings.some(({ message }) => message === 'hook renewed failed: mine'))
   assert.throws(() => new Leases(server, { hooks: { lost: 17 } }), TypeError)
 })
 
@@ -334,10 +426,7 @@ test('a process that holds nothing ends by itself', async () => {
 test('a lease that nobody refers to is released, with a warning', async (t) => {
   v8.setFlagsFromString('--expose-gc')
   const gc = vm.runInNewContext('gc')
-  const warnings = []
-  const warned = ({ name, message }) => warnings.push([name, message])
-  process.on('warning', warned)
-  t.after(() => process.removeListener('warning', warned))
+  const warnings = warningsIn(t)
   const leases = leasesFor(t)
   await (async () => { await leases.hold('dropped', { ttl: 600_000 }) })()
   const told = await (async () => (await leases.hold('told', { ttl: 600_000 })).signal)()
@@ -347,7 +436,7 @@ test('a lease that nobody refers to is released, with a warning', async (t) => {
     return !(await isHeld('dropped'))
   })
   assert(!told.aborted && (await isHeld('told')))
-  assert(warnings.some(([name, message]) => name === 'ResourceWarning' && message.includes('"dropped"')))
+  assert(warnings.some(({ name, message }) => name === 'ResourceWarning' && message.includes('"dropped"')))
 })
 
 test('connections that wait ask whether the server is alive', async (t) => {

@@ -178,6 +178,8 @@ class AsyncLease:
                     guard.limit(math.inf)
                     stack.push_async_exit(inner.pop_all())
                     return connection, guard, cancelled
+            except Closed as error:
+                raise self._record.loss() from error
             except psycopg.Error as error:
                 if error.sqlstate == NOT_HELD:
                     self._core.lose(self._record, BROKEN)

@@ -28,6 +28,9 @@ from ._outcome import Outcome, ThreadOutcome
 from ._request import PATIENCE, Attempt, Grant, Request, new_owner
 from ._source import Source, cut, duplicate
 
+# How long a try may be without an answer: its connection may have gone silent while it was idle.
+TRY = 2.5
+
 # Connections for tries, and for waits. A resource beyond that is tried in intervals.
 TRIES, WAITS, INTERVAL = 4, 8, 0.5
 
@@ -82,6 +85,7 @@ class Core:
         self._spare: list[Link] = []
         self._polls: dict[str, Alarm] = {}
         self._guards: set[Guard] = set()
+        self._connects: set[Outcome] = set()
         self._callbacks: set[object] = set()
         self._events: Optional[SimpleQueue[Any]] = None
         self._closing: list[Outcome] = []
@@ -122,8 +126,7 @@ class Core:
 
     def connect(self, outcome: Outcome, until: float) -> None:
         """In a thread of its own: open a connection for a transaction."""
-        self.loop.soon(self.loop.at, until, partial(
-            outcome.give, error=psycopg.OperationalError("no connection in time")))
+        self.loop.soon(self._connect, outcome, until)
         try:
             connection = self.source.connect(until)
         except BaseException as error:
@@ -131,11 +134,22 @@ class Core:
         else:
             if not outcome.give(connection):
                 connection.close()
+        finally:
+            self.loop.soon(self._connects.discard, outcome)
+
+    def _connect(self, outcome: Outcome, until: float) -> None:
+        """It has an end, whatever hangs."""
+        if self._ends:
+            outcome.give(error=Closed("leases are closed"))
+        else:
+            self._connects.add(outcome)
+            self.loop.at(until, partial(outcome.give, error=psycopg.OperationalError("no connection in time")))
 
     # A call
 
     def _start(self, call: Call) -> None:
         if self.closed:
+            self._check_end()       # or it would stay in _running
             call.outcome.give(error=Closed("leases are closed", call.request.resource))
             return
         self._calls.add(call)
@@ -157,7 +171,7 @@ class Core:
         self._busy[link] = call
         call.link = link
         link.run(Attempt(call.request, 0, call.unanswered > 0), min(call.limit, now()) + PATIENCE,
-                 partial(self._free, link, call, done))
+                 partial(self._free, link, call, done), limit=TRY)
 
     def _free(self, link: Link, call: Call, done: Callable[..., None], answer: Answer) -> None:
         del self._busy[link]
@@ -166,6 +180,8 @@ class Core:
             link.close()
         else:
             self._idle.append(link)
+        if answer.error is not None and sort(answer.error, answer.sent is not None) == UNKNOWN:
+            self._close_idle()      # what ended this connection, or made it silent, may have met them, too
         done(call, answer)
         while self._backlog and (self._idle or len(self._busy) < TRIES):
             self._run(*self._backlog.popleft())
@@ -411,11 +427,16 @@ class Core:
         for each in list(self._calls):
             self._abandon(each, Closed("leases are closed", each.request.resource))
         self.keeper.end_all(CLOSED)
+        for connecting in self._connects:
+            connecting.give(error=Closed("leases are closed"))
+        self._close_idle()
+        self.loop.at(now() + timeout, lambda: outcome.give(self._unended()))
+        self._check_end()
+
+    def _close_idle(self) -> None:
         for link in [*self._idle, *self._spare]:
             link.close()
         self._idle, self._spare = [], []
-        self.loop.at(now() + timeout, lambda: outcome.give(self._unended()))
-        self._check_end()
 
     def _unended(self) -> list[str]:
         """Resources of what is not released, or may still be granted."""
@@ -511,8 +532,12 @@ def _exit() -> None:
     """Release what is held when the interpreter ends."""
     outcomes = []
     for core in list(_running):
-        outcomes.append(ThreadOutcome())
-        core.close(outcomes[-1], PATIENCE)
+        outcome = ThreadOutcome()
+        try:
+            core.close(outcome, PATIENCE)
+            outcomes.append(outcome)
+        except RuntimeError:
+            pass    # its loop has ended, and no thread can be started any longer
     until = now() + PATIENCE + 1
     for outcome in outcomes:
         outcome.wait_until(until)

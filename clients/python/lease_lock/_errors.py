@@ -80,7 +80,7 @@ class Cancelled(LeaseError):
 def sort(error: BaseException, sent: bool) -> str:
     """What to do after an error of a statement that was sent, or was to be sent."""
     if not isinstance(error, psycopg.Error):
-        return AGAIN if isinstance(error, OSError) and not sent else NOT_AGAIN
+        return NOT_AGAIN
     state = error.sqlstate
     if state is None:
         if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):

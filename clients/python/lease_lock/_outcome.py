@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from queue import Empty, SimpleQueue
 from typing import Any, Callable, Optional
 
 from ._loop import First, now
@@ -62,6 +63,39 @@ class ThreadOutcome(Outcome):
 
     def wait_until(self, until: float) -> bool:
         return self._there.acquire(timeout=max(0.0, until - now()))
+
+
+class ThreadEvent(threading.Event):
+    """An Event whose set() never waits. An exception of a signal handler in wait() may leave the lock of others taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flag = False
+        self._waiting: list[SimpleQueue[None]] = []
+
+    def is_set(self) -> bool:
+        return self._flag
+
+    def set(self) -> None:
+        self._flag = True
+        for waiter in list(self._waiting):
+            waiter.put(None)
+
+    def clear(self) -> None:
+        self._flag = False
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        waiter: SimpleQueue[None] = SimpleQueue()
+        try:
+            self._waiting.append(waiter)
+            if not self._flag:
+                waiter.get(timeout=None if timeout is None else max(0.0, timeout))
+        except Empty:
+            return self._flag
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+        return True
 
 
 class LoopOutcome(Outcome):

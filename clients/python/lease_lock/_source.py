@@ -27,6 +27,10 @@ Connection = psycopg.Connection[Any]
 # What a connection gets unless its parameters say otherwise. A server that is gone is noticed within seconds.
 DEFAULTS = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
 
+# What the socket calls them. Not every system has all of them.
+OF_SOCKETS = {"keepalives_idle": "TCP_KEEPIDLE", "keepalives_interval": "TCP_KEEPINTVL", "keepalives_count": "TCP_KEEPCNT",
+              "tcp_user_timeout": "TCP_USER_TIMEOUT"}
+
 # Parameters of psycopg's connections that are not libpq's. The statements must not depend on those of a pool.
 OF_CURSORS = {"row_factory", "cursor_factory", "context", "autocommit", "prepare_threshold"}
 
@@ -38,6 +42,15 @@ CROSS JOIN pg_namespace AS n LEFT JOIN pg_extension AS e ON e.extnamespace = n.o
 WHERE e.oid IS NOT NULL OR n.nspname = given.name"""
 
 _own: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@contextmanager
+def errors_of_the_system() -> Iterator[None]:
+    """They become those of a connection: a name that is not found, say, or no file descriptor."""
+    try:
+        yield
+    except OSError as error:
+        raise psycopg.OperationalError(str(error)) from error
 
 
 class Source:
@@ -63,9 +76,10 @@ class Source:
         """A string, or a function that returns a connection or a string."""
         def make(until: float) -> Connection:
             made = source() if callable(source) else source
-            return connect_by(made, until) if isinstance(made, str) else made   # type: ignore[no-any-return]
+            return connect_by(made, until) if isinstance(made, str) else with_defaults(made)
         self._make = make
 
+    @errors_of_the_system()
     def connect(self, until: float) -> Connection:
         connection = self._make(until)
         _own.add(connection)
@@ -75,10 +89,11 @@ class Source:
 
     def schema(self, connection: Connection) -> str:
         """Where the functions are: quoted, for a statement with parameters."""
-        if self._schema is None:
+        schema = self._schema       # another thread may forget it
+        if schema is None:
             found = execute(connection, FIND, [self._given])
-            self._schema = self._choose(found, connection.info.dbname)
-        return self._schema
+            self._schema = schema = self._choose(found, connection.info.dbname)
+        return schema
 
     def _choose(self, found: list[tuple[Any, ...]], database: str) -> str:
         extension = [row for row in found if row[1]]
@@ -113,27 +128,46 @@ def without_those_of_cursors(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def connect_by(conninfo: str, until: float) -> Connection:
-    """One host after another, each with its share of the time: one that is silent must not use up all of it."""
+    """One address after another, each with its share of the time: one that is silent must not use up all of it."""
     given = conninfo_to_dict(conninfo)
     known = resolved(conninfo)
     params = {**{key: value for key, value in DEFAULTS.items() if not known.get(key)}, **given,
               "fallback_application_name": "lease_lock", "autocommit": True, "prepare_threshold": None}
     hosts = hosts_of(known)
-    if len(hosts) > 1 and known.get("target_session_attrs", "any") == "any":
-        params["target_session_attrs"] = "primary" if pq.version() >= 140000 else "read-write"
-    failure: Exception = psycopg.OperationalError("no host to connect to")
-    for n, host in enumerate(hosts):
+    failures: list[psycopg.Error] = []
+    for host, end_of_host in shares(hosts, until):
         try:
-            for address in addresses(host):
-                share = max(1, int((until - now()) / (len(hosts) - n)))
-                params["connect_timeout"] = min(share, int(known.get("connect_timeout") or 0) or share)
-                connection: Connection = psycopg.connect(**{**params, **address})   # type: ignore[call-overload]
-                return connection
-        except (psycopg.OperationalError, OSError) as error:
-            failure = error
-    if isinstance(failure, psycopg.Error) and failure.sqlstate is None:
-        failure = explained(failure, make_conninfo(**without_those_of_cursors({**params, **address})), until)
-    raise failure
+            found = addresses(host)
+        except psycopg.Error as error:
+            failures.append(error)
+            continue
+        if len(hosts) * len(found) > 1 and known.get("target_session_attrs", "any") == "any":
+            params["target_session_attrs"] = "primary" if pq.version() >= 140000 else "read-write"
+        for address, end in shares(found, end_of_host):
+            share = max(1, int(end - now()))
+            params["connect_timeout"] = min(share, int(known.get("connect_timeout") or 0) or share)
+            try:
+                return connect_to({**params, **address}, end)
+            except psycopg.Error as error:
+                failures.append(error)
+    # What a server said must not be hidden by an address that cannot be reached.
+    raise next((failure for failure in failures if failure.sqlstate is not None), failures[-1])
+
+
+def connect_to(params: dict[str, Any], until: float) -> Connection:
+    try:
+        connection: Connection = psycopg.connect(**params)
+        return connection
+    except psycopg.OperationalError as error:
+        if error.sqlstate is not None:
+            raise
+        raise explained(error, make_conninfo(**without_those_of_cursors(params)), until) from None
+
+
+def shares(places: list[dict[str, str]], until: float) -> Iterator[tuple[dict[str, str], float]]:
+    """Each with the end of its share of the time that is left."""
+    for n, place in enumerate(places):
+        yield place, now() + (until - now()) / (len(places) - n)
 
 
 def resolved(conninfo: str) -> dict[str, str]:
@@ -151,13 +185,25 @@ def hosts_of(known: dict[str, str]) -> list[dict[str, str]]:
     return [{key: values[n if len(values) > 1 else 0] for key, values in lists.items()} for n in range(count)]
 
 
+@errors_of_the_system()
 def addresses(host: dict[str, str]) -> list[dict[str, str]]:
     name = host.get("host", "")
     if not name or name[0] in "/@" or host.get("hostaddr"):
         return [host]
     # In this order, without keywords: eventlet has a getaddrinfo of its own.
     found = dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM))
-    return [{**host, "host": ",".join([name] * len(found)), "hostaddr": ",".join(found)}]
+    return [{**host, "hostaddr": address} for address in found]
+
+
+def with_defaults(connection: Any) -> Any:
+    """One of the user's function, which may not have asked for keepalives."""
+    given = {option.keyword.decode() for option in connection.pgconn.info if option.val}
+    with duplicate(connection) as sock:
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            for name in OF_SOCKETS.keys() - given:
+                if hasattr(socket, OF_SOCKETS[name]):
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, OF_SOCKETS[name]), DEFAULTS[name])
+    return connection
 
 
 def is_quiet(connection: Any) -> bool:
@@ -172,6 +218,7 @@ def is_quiet(connection: Any) -> bool:
     return not connection.closed
 
 
+@errors_of_the_system()
 def execute(connection: Connection, statement: str, params: Any) -> list[tuple[Any, ...]]:
     """Statements in a transaction of their own, in one message; rows of the last one."""
     cursor = psycopg.ClientCursor(connection, row_factory=tuple_row)
@@ -196,6 +243,7 @@ def cancelled_waits(connection: Any) -> Iterator[list[str]]:
         connection.remove_notice_handler(note)
 
 
+@errors_of_the_system()
 def duplicate(connection: Any) -> socket.socket:
     """The socket, which can be shut down even when another thread closes the connection."""
     return socket.socket(fileno=os.dup(connection.fileno()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import functools
 import logging
@@ -19,7 +18,7 @@ from ._errors import (
     BROKEN, NOT_AGAIN, NOT_HELD, RELEASED, UNKNOWN, Cancelled, Closed, LeaseLost, LeaseTaken, OutcomeUnknown, sort)
 from ._keeper import Record
 from ._loop import now, start_thread
-from ._outcome import Cancel, ThreadOutcome
+from ._outcome import Cancel, ThreadEvent, ThreadOutcome
 from ._request import ASSERT, PATIENCE, Request, Seconds, make_request, seconds
 from ._source import Source, cancelled_waits, is_quiet
 
@@ -41,7 +40,7 @@ IDLE = 4
 class Lease:
     """A lease that is held. As a context manager, it is released at the end of the block."""
 
-    def __init__(self, leases: Leases, lost: threading.Event, on_lost: Optional[Callable[[Lease], Any]],
+    def __init__(self, leases: Leases, lost: ThreadEvent, on_lost: Optional[Callable[[Lease], Any]],
                  loop: Any, record: Record) -> None:
         #: Set before anybody else can have the lease, unless release() ended it.
         self.lost = lost
@@ -71,7 +70,7 @@ class Lease:
             self._core.run_callback(self._on_lost, self)
 
     def _in_child(self) -> None:
-        self.lost = threading.Event()
+        self.lost = ThreadEvent()
         self.lost.set()
 
     def release(self) -> bool:
@@ -163,6 +162,8 @@ class Lease:
                     guard.limit(math.inf)
                     stack.push(inner.pop_all())
                     return connection, guard, cancelled
+            except Closed as error:
+                raise self._record.loss() from error
             except psycopg.Error as error:
                 if error.sqlstate == NOT_HELD:
                     self._core.lose(self._record, BROKEN)
@@ -212,7 +213,7 @@ class Leases:
 
     def _hold(self, request: Request, on_lost: Optional[Callable[[Lease], Any]],
                     cancel: Optional[Cancel], give_back: bool = False) -> Lease:
-        lost = threading.Event()
+        lost = ThreadEvent()
         outcome, loop = ThreadOutcome(), None
         call = Call(request, outcome, functools.partial(Lease, self, lost, on_lost, loop), lost.set)
         end = functools.partial(self._core.abandon, call, Cancelled("the call was cancelled", request.resource))

@@ -1,6 +1,9 @@
 """What only Python has, with threads: fork, signals, pickle, garbage, the end of the interpreter, types."""
 
 import gc
+import ipaddress
+import itertools
+import logging
 import os
 import pickle
 import signal
@@ -20,6 +23,7 @@ import pytest
 from conftest import CLIENTS
 from lease_lock import Cancel, Cancelled, Closed, LeaseError, LeaseLost, Leases, LeaseTaken, OutcomeUnknown
 from lease_lock import _core, _keeper, _source
+from lease_lock._loop import now
 from servers import LONG, wait_until
 
 
@@ -344,7 +348,198 @@ def test_a_silent_name_server_holds_up_nothing(server, slow, monkeypatch):
         with pytest.raises(psycopg.OperationalError, match="in time"):
             leases.hold("other")
         silent.set()
-    assert all("127.0.0.1" in addresses for addresses in known)
+    assert all(ipaddress.ip_address(address) for address in known)
+
+
+def test_a_name_that_is_not_found_ends_neither_elect_nor_a_transaction(server, slow, monkeypatch):
+    get_addresses, fails, told = socket.getaddrinfo, threading.Event(), []
+
+    def ask(*args):
+        if fails.is_set():
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return get_addresses(*args)
+
+    def look(record):
+        for text in ("could not be elected", "failed to begin"):
+            if text in record.msg:
+                told.append(text)
+                fails.clear()
+        return True
+
+    def run(lease):
+        fails.set()
+        with lease.transaction() as cursor:
+            return cursor.execute("SELECT 1").fetchone()
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    logger = logging.getLogger("lease_lock")
+    logger.addFilter(look)
+    try:
+        fails.set()
+        with Leases(server.dsn(host="localhost")) as leases:
+            assert leases.elect("named", run, ttl=3 * slow) == (1,)
+    finally:
+        logger.removeFilter(look)
+    assert told[0] == "could not be elected" and told[-1] == "failed to begin"
+
+
+@pytest.fixture
+def two_addresses(monkeypatch):
+    """A name that has them: where the first one leads is the test's to say."""
+    get_addresses = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda name, *more: [
+        one for address in ("127.0.0.2", "127.0.0.1") for one in get_addresses(address, *more)])
+
+
+def test_a_name_whose_first_address_is_silent(server, two_addresses, monkeypatch):
+    """And one that leads to a primary and its standbys must not stop at a standby."""
+    known, connect = [], psycopg.connect
+    monkeypatch.setattr(_source.psycopg, "connect", lambda **params: (known.append(params), connect(**params))[1])
+    with socket.create_server(("127.0.0.2", server.port)), Leases(server.dsn(host="cluster")) as leases:
+        leases.hold("address", wait=LONG).release()
+    assert [params["hostaddr"] for params in known[:2]] == ["127.0.0.2", "127.0.0.1"]
+    assert all(params["target_session_attrs"] in ("primary", "read-write") for params in known)
+
+
+def test_what_a_server_said_is_not_hidden_by_an_address_that_refuses(server, two_addresses, monkeypatch):
+    monkeypatch.setattr(_source, "addresses", lambda host, known=_source.addresses: known(host)[::-1])
+    with Leases(server.dsn(host="cluster", dbname="nowhere")) as leases, pytest.raises(psycopg.errors.InvalidCatalogName):
+        leases.hold("address", wait=LONG)
+
+
+def test_close_ends_a_transaction_that_connects(server):
+    hangs, asked, goes_on = threading.Event(), threading.Event(), threading.Event()
+
+    def connect():
+        if hangs.is_set():
+            asked.set()
+            goes_on.wait()
+        return psycopg.connect(server.dsn())
+
+    def transact():
+        with lease.transaction():
+            pass
+
+    leases = Leases(connect)
+    lease = leases.hold("closed", ttl=3600)
+    hangs.set()
+    with ThreadPoolExecutor(1) as threads:
+        transaction = threads.submit(transact)
+        assert asked.wait(LONG)
+        leases.close()
+        try:
+            with pytest.raises(LeaseLost) as lost:
+                transaction.result(LONG)
+        finally:
+            goes_on.set()
+    assert lost.value.reason == "closed"
+    with pytest.raises(Closed), leases._connection(None, now() + LONG):
+        pass
+
+
+def test_a_connection_of_a_function_has_keepalives(server):
+    made = []
+
+    def connect():
+        made.append(psycopg.connect(server.dsn(keepalives_idle=77)))
+        return made[-1]
+
+    with Leases(connect) as leases, leases.hold("alive", ttl=600):
+        with _source.duplicate(made[0]) as sock:
+            found = [sock.getsockopt(socket.IPPROTO_TCP, option) for option in (
+                socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)]
+            assert found == [77, 2, 3, 10_000] and sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+
+
+def test_a_wait_for_lost_that_is_interrupted_holds_up_nobody(server):
+    """Wherever an exception of a signal handler may be raised."""
+    class Interrupted(BaseException):
+        pass
+
+    def interrupted(event, steps):
+        def step(frame, what, arg):
+            nonlocal steps
+            steps -= 1
+            if steps < 0:
+                sys.settrace(None)
+                raise Interrupted
+            return step
+
+        sys.settrace(step)
+        try:
+            event.wait(0.001)
+        except Interrupted:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+    with Leases(server.dsn()) as leases, leases.hold("event", ttl=600) as lease:
+        for steps in itertools.count():
+            lost = type(lease.lost)()
+            was_interrupted = interrupted(lost, steps)
+            for work in (lost.set, lost.wait):
+                thread = threading.Thread(target=work, daemon=True)
+                thread.start()
+                thread.join(LONG)
+                assert not thread.is_alive(), f"interrupted at step {steps}"
+            if not was_interrupted:
+                break
+    assert steps > 5 and lost.wait(0) and not type(lost)().wait(-1)
+
+
+def test_idle_connections_that_went_silent(server, proxy):
+    """A try must not use up the whole limit on one of them, nor on one after another."""
+    with Leases(server.dsn(proxy.port)) as leases, leases.hold("kept", ttl=3600), ThreadPoolExecutor(1) as threads:
+        first_asks, second_has = threading.Event(), threading.Event()
+        proxy.on("lease_request", lambda: (first_asks.set(), second_has.wait(LONG)))
+        first = threads.submit(leases.hold, "first", ttl=3600, wait=LONG)
+        assert first_asks.wait(LONG)
+        second = leases.hold("second", ttl=3600, wait=LONG)
+        second_has.set()
+        assert first.result(LONG).release() and second.release() and len(leases._core._idle) == 2
+        proxy.muted.update(proxy.sockets[1:])
+        with leases.hold("reached", ttl=3600):
+            pass
+
+
+def test_a_schema_that_is_forgotten_meanwhile(server):
+    class Forgets(_source.Source):
+        """After each look at it, another thread forgets it."""
+
+        @property
+        def _schema(self):
+            known, self.known = self.known, None
+            return known
+
+        @_schema.setter
+        def _schema(self, schema):
+            self.known = schema
+
+    source = Forgets(server.dsn(), None, None)
+    with source.connect(now() + LONG) as connection:
+        source._schema = source.schema(connection)
+        assert source.schema(connection)
+
+
+def test_a_call_after_close_is_not_closed_at_exit():
+    leases = Leases("host=127.0.0.1 port=1")
+    leases.close()
+    with pytest.raises(Closed):
+        leases.hold("late")
+    assert leases._core not in _core._running
+
+
+def test_at_exit_one_that_cannot_be_closed_keeps_no_other_from_it(server, monkeypatch):
+    class Fails:
+        def close(self, outcome, timeout):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    leases = Leases(server.dsn())
+    lease = leases.hold("other exit", ttl=3600)
+    monkeypatch.setattr(_core, "_running", {leases._core, *(Fails() for _ in range(20))})
+    _core._exit()
+    assert lease.lost.is_set() and not server.is_held("other exit")
 
 
 def test_events_are_told_in_order(server, slow):

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package leaselock
+
+import "net"
+
+func limitUnacknowledged(*net.TCPConn) {}
