@@ -55,6 +55,7 @@ missing_for_clients() {
 		need "python3-$module" /usr/bin/python3 -c "import $module"
 	done
 	need python3-psycopg-pool /usr/bin/python3 -c 'import psycopg_pool'
+	need mypy /usr/bin/python3 -c 'import mypy'
 	need python3-pytest-xdist /usr/bin/python3 -c 'import xdist'
 	need ruby-activerecord /usr/bin/ruby -e 'require "active_record"'
 	need ruby-pg /usr/bin/ruby -e 'require "pg"'

@@ -195,7 +195,7 @@ def addresses(host: dict[str, str]) -> list[dict[str, str]]:
     return [{**host, "hostaddr": address} for address in found]
 
 
-def with_defaults(connection: Any) -> Any:
+def with_defaults(connection: Connection) -> Connection:
     """One of the user's function, which may not have asked for keepalives."""
     given = {option.keyword.decode() for option in connection.pgconn.info if option.val}
     with duplicate(connection) as sock:
