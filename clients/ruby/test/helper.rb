@@ -74,6 +74,29 @@ class TestCase < Minitest::Test
     end
   end
 
+  class Interruption < RuntimeError; end
+
+  # The thread is interrupted at the first of the events for which +here+ is true, or as soon as it can be from then on.
+  def interrupt(here, *events)
+    thread = Thread.current
+    trace = TracePoint.new(*events) do |event|
+      next unless Thread.current == thread && here.call(event)
+      trace.disable
+      thread.raise(Interruption)
+    end
+    assert_raises(Interruption) { trace.enable { yield } }
+  end
+
+  # Where the connection of a transaction is given back.
+  def interrupt_conclusion(&block)
+    concluding = false
+    here = lambda do |event|
+      concluding ||= event.method_id == :conclude
+      concluding && event.event == :return && event.method_id == :inherited?
+    end
+    interrupt(here, :call, :return, &block)
+  end
+
   # What the block returns in a child, which ends as programs do. An end of a connection that it inherits would reach the
   # server: this file has none meanwhile.
   def in_child

@@ -7,6 +7,13 @@ require "lease_lock/active_record"
 class ActiveRecordTest < TestCase
   class Order < ActiveRecord::Base; end
 
+  # Calls a block when its transaction has ended.
+  class Watched < Order
+    cattr_accessor :ended
+    after_commit { ended.call }
+    after_rollback { ended.call }
+  end
+
   # A database for leases alone.
   class LeaseRecord < ActiveRecord::Base
     self.abstract_class = true
@@ -158,6 +165,53 @@ class ActiveRecordTest < TestCase
     assert_equal("", log.string.lines.grep(/OutcomeUnknown|no answer/).join)
   end
 
+  # The lease is over then, and they may take long.
+  def test_callbacks_after_the_end_of_a_transaction_are_not_part_of_it
+    [nil, ActiveRecord::Rollback].each do |error|
+      assert_equal([1, (:done unless error)], end_lease_in_callback(error))
+      assert_equal(error.nil?, @order.reload.paid)
+      @order.update!(paid: false)
+    end
+  end
+
+  def test_callbacks_after_the_end_of_a_savepoint_are_not_part_of_it
+    [nil, ActiveRecord::Rollback].each do |error|
+      Order.connection.begin_transaction(joinable: false)
+      assert_equal([1, (:done unless error)], end_lease_in_callback(error))
+      Order.connection.rollback_transaction
+      wait_until { !held?(@order.lease_resource) }
+    end
+  end
+
+  def test_callbacks_wait_for_the_transaction_around_it
+    calls = 0
+    Watched.ended = -> { calls += 1 }
+    LeaseLock.hold("r") do |lease|
+      Order.transaction do
+        lease.transaction(Order) { Watched.find(@order.id).update!(paid: true) }
+        assert_equal(0, calls)
+      end
+      assert_equal(1, calls)
+    end
+  end
+
+  def test_an_error_of_a_callback_after_the_commit_is_its_own
+    Watched.ended = -> { raise PG::ConnectionBad, "in the callback" }
+    LeaseLock.hold("r") do |lease|
+      error = assert_raises(PG::ConnectionBad) { lease.transaction(Order) { Watched.find(@order.id).update!(paid: true) } }
+      assert_equal("in the callback", error.message)
+    end
+    assert(@order.reload.paid)
+  end
+
+  def test_an_interrupted_transaction_leaves_the_connection_alone
+    lease = LeaseLock.hold("r")
+    interrupt_conclusion { lease.transaction(Order) { @order.update!(paid: true) } }
+    LeaseLock.close
+    assert(lease.lost?)
+    assert(@order.reload.paid)
+  end
+
   def test_leases_may_have_a_database_of_their_own
     sql("DROP DATABASE IF EXISTS leases")
     sql("CREATE DATABASE leases")
@@ -201,6 +255,23 @@ class ActiveRecordTest < TestCase
   end
 
   private
+
+  # What the callback and the transaction return.
+  def end_lease_in_callback(error)
+    lease = LeaseLock.hold(@order.lease_resource)
+    count = nil
+    Watched.ended = lambda do
+      LeaseLock.close(timeout: 0)
+      assert(lease.lost?)
+      count = Order.count
+    end
+    result = lease.transaction(Order) do
+      Watched.find(@order.id).update!(paid: true)
+      raise error if error
+      :done
+    end
+    [count, result]
+  end
 
   # The leases do without the proxy.
   def connect_by(proxy)

@@ -110,6 +110,48 @@ class BlocksTest < TestCase
     wait_until { value("SELECT count(*) FROM lease_status WHERE resource LIKE 'kill:%' AND state = 'held'") == "0" }
   end
 
+  def test_an_interrupted_start_leaves_one_loop
+    before, done = Thread.list, Queue.new
+    loop = LeaseLock::Loop.new(Logger.new(log))
+    interrupt(->(event) { event.method_id == :report_on_exception= }, :c_return) { loop.soon { done << true } }
+    loop.soon { done << true }
+    2.times { done.pop }
+    assert_equal(1, (Thread.list - before).size)
+  ensure
+    loop.stop
+  end
+
+  # A thread that cannot be interrupted starts the loop, whose thread must end with the process nevertheless.
+  def test_a_process_ends_beside_a_loop
+    script = "Thread.handle_interrupt(Object => :never) { LeaseLock::Loop.new(nil).soon { 1 } }"
+    process = spawn(RbConfig.ruby, "-I", File.join(__dir__, "../lib"), "-r", "lease_lock", "-e", script)
+    ended = false
+    wait_until { ended = Process.wait(process, Process::WNOHANG) }
+  ensure
+    Process.kill("KILL", process) unless ended
+  end
+
+  def test_a_lease_is_released_at_exit_after_an_interrupted_start
+    in_child do
+      leases = LeaseLock::Leases.new
+      interrupt(->(event) { event.method_id == :at_exit }, :c_call) { leases.hold("r", ttl: 3600) }
+      leases.hold("r", ttl: 3600)
+    end
+    assert(!held?("r"))
+  end
+
+  def test_an_interrupted_transaction_leaves_the_connection_alone
+    guarded = ->(event) { event.method_id == :guard && event.defined_class == LeaseLock::Core }
+    [->(&block) { interrupt(guarded, :return, &block) }, method(:interrupt_conclusion)].each do |interrupted|
+      leases, connection = open_leases, PG.connect
+      lease = leases.hold("r")
+      interrupted.call { lease.transaction(connection) { 1 } }
+      leases.close
+      assert(lease.lost?)
+      assert_equal([["1"]], connection.exec("SELECT 1").values)
+    end
+  end
+
   def test_a_killed_thread_rolls_back
     sql("CREATE TABLE IF NOT EXISTS entry (id int)")
     @leases.hold("r") do |lease|

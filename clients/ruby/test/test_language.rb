@@ -59,6 +59,12 @@ class LanguageTest < TestCase
     assert_match(/"dropped" was not released/, log.string)
   end
 
+  def test_a_callback_that_refers_to_its_lease_does_not_keep_it
+    leases = open_leases
+    Thread.new { (lease = leases.hold("dropped", ttl: 3600, on_lost: ->(_) { lease.fate })) && nil }.join
+    wait_until { GC.start || !held?("dropped") }
+  end
+
   def test_on_lost_is_called_and_wait_lost_ends
     told = Queue.new
     lease = open_leases.hold("r", on_lost: ->(lost) { told << lost.fate && raise("in the callback") })

@@ -53,7 +53,8 @@ module LeaseLock
     end
   end
 
-  # A transaction of ActiveRecord's under a lease.
+  # A transaction of ActiveRecord's under a lease. It is the first of the transaction's records, so it is told of COMMIT or
+  # ROLLBACK before callbacks run: they have no limit, and their errors are their own.
   class RecordTransaction < Transaction
     def run(lease, model, &work)
       lease.check
@@ -72,10 +73,29 @@ module LeaseLock
       conclude(adapter)
     end
 
+    # As a record
+
+    def committed!(**)
+      @stage = :ended
+      rolledback!
+    end
+
+    # Called once more with a transaction around this one.
+    def rolledback!(**)
+      @guard&.end unless @core.inherited?
+    end
+
+    def before_committed!; end
+
+    def trigger_transactional_callbacks?
+      false
+    end
+
     private
 
     def perform(lease, model)
       model.transaction(requires_new: true) do
+        model.connection.add_transaction_record(self)
         # In a transaction around it, the assertion lasts, so the end of the lease cannot be waited for.
         @record.handed_over = true if model.connection.open_transactions > 1
         assert
@@ -90,10 +110,9 @@ module LeaseLock
 
     # The pool keeps no connection that was cut off; nor one to a standby, unless a transaction around this one has it.
     def conclude(adapter)
-      return if @guard.nil?
-      return @guard.close if @core.inherited?
-      ended = @guard.end || !Source.open?(@connection)
-      adapter.throw_away! if ended || (@read_only && !adapter.transaction_open?)
+      end_guard do |cut|
+        adapter.throw_away! if cut || !Source.open?(@connection) || (@read_only && !adapter.transaction_open?)
+      end
     end
   end
 

@@ -3,14 +3,14 @@
 module LeaseLock
   # One hold, from the request to the lease.
   class Call
-    attr_reader :request, :on_lost, :outcome, :give_up, :limit
+    attr_reader :request, :outcome, :give_up, :limit
     attr_accessor :record, :last, :failures, :looked_up, :link, :waits, :alarm, :pause, :undoing,
                   :unanswered, # copies of the request that may arrive
                   :doubtful_until
 
     # The block makes the lease for the caller.
-    def initialize(core, request, on_lost, &make)
-      @core, @request, @on_lost, @make, @outcome = core, request, on_lost, make, Outcome.new
+    def initialize(core, request, &make)
+      @core, @request, @make, @outcome = core, request, make, Outcome.new
       start = LeaseLock.now
       @give_up = request.wait.nil? ? Float::INFINITY : start + request.wait
       @limit = request.wait.nil? ? Float::INFINITY : start + (request.wait.zero? ? PATIENCE : request.wait)
@@ -109,9 +109,10 @@ module LeaseLock
 
     # A function of the user's, in a thread of its own, so that it delays nobody.
     def call_back(record)
-      lease = record.lease or return
+      lease = record.lease
+      return unless lease&.on_lost
       thread = Thread.new do
-        record.on_lost.call(lease)
+        lease.on_lost.call(lease)
       rescue StandardError => e
         @logger.error("lease_lock: on_lost: #{e.full_message}")
       ensure
@@ -231,7 +232,6 @@ module LeaseLock
     def hand_over(call, record)
       drop(call)
       call.record = record
-      record.on_lost = call.on_lost
       record.doubtful_until, record.copies = call.doubtful_until, call.unanswered if call.request.own_owner
       lease = call.make_lease
       ObjectSpace.define_finalizer(lease, Core.finalizer(self, record))

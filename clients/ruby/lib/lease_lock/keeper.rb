@@ -13,7 +13,7 @@ module LeaseLock
     Last = Struct.new(:time)
 
     attr_reader :request, :resource, :owner, :token, :mode, :ttl, :schema, :renew, :ends, :deadline, :limit, :fate, :guards, :lost, :own_owner
-    attr_accessor :alarm, :contended, :alone, :renew_at, :on_lost, :handed_over,
+    attr_accessor :alarm, :contended, :alone, :renew_at, :handed_over,
                   :give_back,     # at its end it is not kept for its min_hold: nobody has worked, or the work has not succeeded
                   :doubtful_until, :copies # until then, so many copies of its request may arrive
 
@@ -219,7 +219,7 @@ module LeaseLock
     def tell(record, call_back)
       record.guards.each(&:cut)
       record.lost.give
-      @core.call_back(record) if call_back && record.on_lost
+      @core.call_back(record) if call_back
     end
 
     def end_now(endings)

@@ -8,9 +8,14 @@ module LeaseLock
     # @return [Integer] its fencing token
     attr_reader :token
 
+    # Only the lease refers to it: it may refer to the lease, which could never be garbage then.
+    #
     # @api private
-    def initialize(leases, core, record)
-      @leases, @core, @record = leases, core, record
+    attr_reader :on_lost
+
+    # @api private
+    def initialize(leases, core, record, on_lost)
+      @leases, @core, @record, @on_lost = leases, core, record, on_lost
       @resource, @owner, @token, @mode = record.resource, record.owner, record.token, record.mode
       @lost = record.lost
     end

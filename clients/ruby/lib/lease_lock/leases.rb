@@ -112,15 +112,15 @@ module LeaseLock
     def core
       @mutex.synchronize do
         return @core if @pid == Process.pid
+        at_exit { close(timeout: PATIENCE) unless @core.nil? || @core.inherited? || @core.closed? }
         @pid, @idle, @core = Process.pid, [], Core.new(@source, @logger)
       end
-      at_exit { close(timeout: PATIENCE) unless @core.inherited? || @core.closed? }
       @core
     end
 
     def call_for(resource, ttl, wait, on_lost, options)
       owner = core
-      Call.new(owner, Request.new(owner.owner, resource, ttl, wait, options), on_lost) { |record| Lease.new(self, owner, record) }
+      Call.new(owner, Request.new(owner.owner, resource, ttl, wait, options)) { |record| Lease.new(self, owner, record, on_lost) }
     end
 
     # In one frame, so that it is known what to end, wherever Thread#raise, Thread#kill or Timeout interrupt it.

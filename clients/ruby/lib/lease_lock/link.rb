@@ -46,7 +46,7 @@ module LeaseLock
       task = @task = Task.new(job, connected, limit, done)
       @alarms = [@loop.at(connected) { end_task(task) if task.sent.nil? }, @loop.at(until_time) { end_task(task) }]
       @inbox << task
-      @thread ||= Thread.new { work }.tap { |thread| thread.report_on_exception = false }
+      @thread ||= start
     end
 
     # End what is running: its answer is an error.
@@ -93,6 +93,11 @@ module LeaseLock
         error = PG::ConnectionBad.new("no answer in time: the connection was cut off here")
       end
       task.done.call(Answer.new(rows, error, task.sent, unsafe))
+    end
+
+    # Its block refers to nothing but the link: what else is there lives as long as the thread.
+    def start
+      Thread.new { work }.tap { |thread| thread.report_on_exception = false }
     end
 
     # In the thread

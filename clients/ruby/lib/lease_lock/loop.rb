@@ -27,12 +27,14 @@ module LeaseLock
       @thread = nil
     end
 
-    # Run the block in the loop. Called in any thread.
+    # Run the block in the loop. Called in any thread, whose interruption must not leave a second loop.
     def soon(&run)
-      @mutex.synchronize do
-        @inbox << run
-        @thread = Thread.new { work }.tap { |thread| thread.report_on_exception = false } unless @thread&.alive?
-        @news.signal
+      Thread.handle_interrupt(Object => :never) do
+        @mutex.synchronize do
+          @inbox << run
+          @thread = start unless @thread&.alive?
+          @news.signal
+        end
       end
     end
 
@@ -52,6 +54,11 @@ module LeaseLock
     end
 
     private
+
+    # The thread would inherit that it cannot be interrupted, and so not end with the process.
+    def start
+      Thread.new { Thread.handle_interrupt(Object => :immediate) { work } }.tap { |thread| thread.report_on_exception = false }
+    end
 
     def work
       Thread.current.name = "lease_lock"

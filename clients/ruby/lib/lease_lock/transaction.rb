@@ -53,7 +53,8 @@ module LeaseLock
     end
 
     def guard(connection, until_time)
-      @connection, @guard, @read_only = connection, @core.guard(@record, connection), false
+      @connection, @read_only = connection, false
+      Thread.handle_interrupt(Object => :never) { @guard = @core.guard(@record, connection) }
       @guard.limit(until_time)
     end
 
@@ -75,9 +76,9 @@ module LeaseLock
     end
 
     def meaning_of(error)
-      if @stage != :commits
-        @record.fate ? @record.loss : error
-      elsif Sorting.sort(error, true) == "unknown"
+      if @stage == :begins && @record.fate
+        @record.loss
+      elsif @stage == :commits && Sorting.sort(error, true) == "unknown"
         unknown("no answer to COMMIT")
       else
         error
@@ -90,19 +91,28 @@ module LeaseLock
 
     # Roll back what was not committed, and give the connection back.
     def conclude(given)
-      guard, @guard = @guard, nil
-      return if guard.nil?
-      return guard.close if @core.inherited?
-      begin
-        roll_back(guard) unless @stage == :ended || @connection.finished? || @connection.transaction_status == PG::PQTRANS_IDLE
-      ensure
-        cut = guard.end
-        @leases.give_back(@connection, cut || @read_only) unless given
+      roll_back unless @guard.nil? || @core.inherited? || @stage == :ended
+    ensure
+      end_guard { |cut| @leases.give_back(@connection, cut || @read_only) unless given }
+    end
+
+    # The block is told whether it has cut the connection off. An interruption must not leave it: it would do so later.
+    def end_guard
+      Thread.handle_interrupt(Object => :on_blocking) do
+        guard, @guard = @guard, nil
+        next if guard.nil?
+        next guard.close if @core.inherited?
+        begin
+          cut = guard.end
+        ensure
+          yield cut
+        end
       end
     end
 
-    def roll_back(guard)
-      guard.limit(LeaseLock.now + PATIENCE)
+    def roll_back
+      return if @connection.finished? || @connection.transaction_status == PG::PQTRANS_IDLE
+      @guard.limit(LeaseLock.now + PATIENCE)
       cancel if @connection.transaction_status == PG::PQTRANS_ACTIVE
       @connection.async_exec("ROLLBACK")
     rescue PG::Error, IOError
@@ -134,7 +144,7 @@ module LeaseLock
       end
     end
 
-    # From now on it is not cut off. Returns whether it was.
+    # From now on it is not cut off. Returns whether it was. May be called again.
     def end
       ended = Outcome.new
       @loop.soon do
