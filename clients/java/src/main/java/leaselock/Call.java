@@ -10,6 +10,7 @@ final class Call {
     final CompletableFuture<Record> outcome = new CompletableFuture<>();
     final long giveUp; // end of the wait at the server
     final long limit;
+    final Record extended; // the lease whose end it moves, or null
     Supplier<Exception> last = () -> Errors.late("no connection in time");
     Record record;
     Link link;
@@ -23,9 +24,19 @@ final class Call {
     Loop.Alarm pause;
 
     Call(Request request) {
+        this(request, null);
+    }
+
+    Call(Request request, Record extended) {
         this.request = request;
+        this.extended = extended;
         giveUp = Clock.after(Clock.now(), request.wait);
         limit = request.wait == 0 ? Clock.after(Clock.now(), Clock.PATIENCE) : giveUp;
+    }
+
+    /** What was granted is the lease that it extends. */
+    boolean isExtension(Record granted) {
+        return extended != null && extended.token == granted.token;
     }
 
     /** By the caller. Whatever becomes of it after an interruption, nobody takes its lease. */

@@ -83,6 +83,13 @@ final class Core {
         return outcome;
     }
 
+    /** True if the lease goes on as the later record. */
+    boolean extend(Record record, Record later) {
+        CompletableFuture<Boolean> outcome = new CompletableFuture<>();
+        loop.soon(() -> outcome.complete(keeper.extend(record, later)));
+        return outcome.join();
+    }
+
     /** Nobody refers to the lease any longer. */
     void orphan(Record record) {
         if (record.fate == null) {
@@ -125,7 +132,7 @@ final class Core {
     void callBack(Record record, Consumer<LeaseLost> callback) {
         Object running = new Object();
         callbacks.add(running);
-        Loop.THREADS.execute(() -> {
+        Loop.inThread(() -> {
             CALLBACK.set(running);
             try {
                 callback.accept(record.loss(null));
@@ -157,6 +164,9 @@ final class Core {
         if (closed) {
             call.outcome.completeExceptionally(new Closed(call.request.resource));
             return;
+        }
+        if (call.extended != null) { // the server may do it, whatever becomes of the answer
+            call.extended.mayLastUntil(Clock.after(Clock.after(call.limit, Clock.PATIENCE), call.request.ttl));
         }
         calls.add(call);
         call.alarm = loop.at(call.limit, () -> expire(call));
@@ -238,6 +248,10 @@ final class Core {
         if (unsafe && !call.outcome.isDone()) {
             Loop.warn("lease on \"" + call.request.resource + "\" was granted, but the synchronous standby did not confirm it: asking again");
             call.last = () -> Errors.late("the synchronous standby did not confirm the grant");
+            if (call.isExtension(record)) {
+                again(call);
+                return;
+            }
             call.undoing = true; // whatever was asked meanwhile would be told of the grant that ends
             keeper.finish(record, new CompletableFuture<>(), () -> {
                 call.undoing = false;
@@ -251,12 +265,22 @@ final class Core {
         } else {
             drop(call);
             call.record = record;
-            record.doubtfulUntil = call.request.ownOwner ? call.doubtfulUntil : 0;
-            record.doubtfulCopies = call.unanswered;
+            if (call.request.ownOwner) {
+                record.doubt(call.doubtfulUntil, call.unanswered);
+            }
             keeper.add(record);
             if (!call.outcome.complete(record)) {
-                keeper.finish(record, new CompletableFuture<>(), () -> { });
+                finish(call);
             }
+        }
+    }
+
+    /** Nobody takes what it was granted. The lease that it extends is somebody's. */
+    private void finish(Call call) {
+        if (call.isExtension(call.record)) {
+            keeper.replace(call.record);
+        } else {
+            keeper.finish(call.record, new CompletableFuture<>(), () -> { });
         }
     }
 
@@ -320,7 +344,7 @@ final class Core {
     void abandon(Call call, Exception error) {
         call.outcome.completeExceptionally(error);
         if (call.record != null) {
-            keeper.finish(call.record, new CompletableFuture<>(), () -> { });
+            finish(call);
         }
         if (call.link == null) {
             forget(call);
@@ -333,7 +357,11 @@ final class Core {
     private void forget(Call call) {
         drop(call);
         if (call.unanswered > 0 && call.request.ownOwner) {
-            keeper.forget(call.request, call.unanswered);
+            if (call.extended != null && call.extended.fate == null) {
+                call.extended.doubt(call.doubtfulUntil, call.unanswered);
+            } else {
+                keeper.forget(call.request, call.unanswered);
+            }
             call.unanswered = 0;
         }
     }

@@ -9,6 +9,7 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Optional;
 import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -86,7 +87,7 @@ final class Keeper {
     private void tell(Record record) {
         record.lost.complete(record.fate);
         record.guards.forEach(Guard::cut);
-        record.callbacks.forEach(callback -> core.callBack(record, callback));
+        Optional.ofNullable(record.callbacks.get()).ifPresent(all -> all.forEach(callback -> core.callBack(record, callback)));
         record.callbacks.clear();
     }
 
@@ -114,6 +115,18 @@ final class Keeper {
     void replace(Record record) {
         record.decide(Reason.RELEASED);
         records.remove(record);
+    }
+
+    /** True if the lease goes on as the later record: its end was moved before it was lost. */
+    boolean extend(Record record, Record later) {
+        if (record.token != later.token) {
+            lose(record, Reason.BROKEN);
+        }
+        if (record.fate != null) {
+            return false;
+        }
+        replace(record);
+        return true;
     }
 
     /** An owner whose request has no answer. It may be granted the lease after this client has looked. */

@@ -1,11 +1,13 @@
 package leaselock;
 
 import java.lang.ref.Reference;
+import java.lang.ref.WeakReference;
 import java.sql.Connection;
 import java.sql.SQLException;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import leaselock.LeaseLost.Reason;
 
@@ -35,6 +37,7 @@ public final class Lease implements AutoCloseable {
 
     final Record record;
     private final Core core;
+    private final List<Consumer<LeaseLost>> callbacks = new ArrayList<>(); // of the loop
 
     Lease(Core core, Record record) {
         this.core = core;
@@ -69,7 +72,8 @@ public final class Lease implements AutoCloseable {
     public void onLost(Consumer<LeaseLost> callback) {
         core.loop.soon(() -> {
             if (record.fate == null) {
-                record.callbacks.add(callback);
+                callbacks.add(callback);
+                record.callbacks = new WeakReference<>(callbacks);
             } else if (record.fate != Reason.RELEASED && record.fate != Reason.CLOSED) {
                 core.callBack(record, callback);
             }
@@ -106,12 +110,16 @@ public final class Lease implements AutoCloseable {
      * @throws InterruptedException it goes on in the background
      */
     public boolean release() throws SQLException, InterruptedException {
-        return Core.await(core.finish(record));
+        try {
+            return Core.await(core.finish(record));
+        } finally {
+            Reference.reachabilityFence(this);
+        }
     }
 
     /**
-     * Releases it, within 5 seconds or with the lease. A release without an answer is logged, and goes on in the
-     * background; so it does, at once, if the thread is interrupted, which it stays.
+     * Releases it, within 5 seconds or with the lease. An error is logged. A release without an answer is logged, too, and
+     * goes on in the background; so it does, at once, if the thread is interrupted, which it stays.
      *
      * @throws LeaseLost it was lost
      */
@@ -120,17 +128,18 @@ public final class Lease implements AutoCloseable {
         if (record.fate == Reason.RELEASED) {
             return;
         }
-        CompletableFuture<Boolean> outcome = core.finish(record);
         try {
-            if (Core.await(outcome)) {
+            if (Core.await(core.finish(record))) {
                 return;
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             return;
-        } catch (SQLException | OutcomeUnknown e) {
+        } catch (SQLException | RuntimeException e) {
             Loop.warn("could not release lease on \"" + resource() + "\": " + e.getMessage());
             return;
+        } finally {
+            Reference.reachabilityFence(this);
         }
         throw record.loss(null);
     }

@@ -1,6 +1,7 @@
 package leaselock;
 
 import java.lang.ref.Cleaner;
+import java.lang.ref.Reference;
 import java.lang.ref.WeakReference;
 import java.sql.SQLException;
 import java.time.Duration;
@@ -86,7 +87,7 @@ public final class Leases implements AutoCloseable {
     }
 
     private Lease hold(String resource, Duration ttl, Options options, boolean giveBack) throws SQLException, InterruptedException {
-        Record record = new Call(new Request(resource, ttl, options, core.owner)).take(core);
+        Record record = new Call(new Request(resource, ttl, options, core.owner), options.extended).take(core);
         record.take(giveBack);
         Lease lease = new Lease(core, record);
         register(lease, core, record);
@@ -132,13 +133,14 @@ public final class Leases implements AutoCloseable {
             Lease lease;
             try {
                 lease = hold(resource, ttl, waiting);
-            } catch (LeaseException e) {
-                continue; // taken, or closed
-            } catch (SQLException e) {
-                if (Errors.sort(e, true) == Errors.Action.NOT_AGAIN) {
+            } catch (LeaseTaken | Closed e) {
+                continue;
+            } catch (SQLException | OutcomeUnknown e) {
+                if (e instanceof SQLException && Errors.sort(e, true) == Errors.Action.NOT_AGAIN) {
                     throw e;
                 }
                 Loop.warn("could not be elected on \"" + resource + "\": " + e.getMessage());
+                Thread.sleep(1000); // it may come at once, again and again
                 continue;
             }
             try (Lease held = lease) {
@@ -227,24 +229,22 @@ public final class Leases implements AutoCloseable {
         if (lease.isLost()) {
             return null;
         }
-        Lease later;
         try {
-            later = hold(lease.resource(), ttl,
-                new Options().owner(lease.owner()).ifOwn("renew").minHold(minHold).renew(false).stopBefore(Duration.ZERO));
+            Lease later = hold(lease.resource(), ttl,
+                new Options().extending(lease.record).minHold(minHold).renew(false).stopBefore(Duration.ZERO));
+            if (core.extend(lease.record, later.record)) {
+                return later;
+            }
+            later.record.giveBack = later.token() != lease.token();
+            later.release();
         } catch (LeaseTaken e) {
             if (!List.of("open", "failover").contains(e.reason())) {
                 core.loop.soon(() -> core.keeper.lose(lease.record, Reason.BROKEN));
             }
-            return null;
+        } finally {
+            Reference.reachabilityFence(lease);
         }
-        if (later.token() != lease.token()) {
-            core.loop.soon(() -> core.keeper.lose(lease.record, Reason.BROKEN));
-            later.record.giveBack = true;
-            later.close();
-            return null;
-        }
-        core.loop.soon(() -> core.keeper.replace(lease.record));
-        return later;
+        return null;
     }
 
     /** Numbers of leases that are kept, of releases that are not done, and of waits at the server. */

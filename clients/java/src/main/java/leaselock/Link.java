@@ -93,7 +93,7 @@ final class Link {
             }
         });
         toAnswer = loop.at(until, () -> end(now));
-        Loop.THREADS.execute(() -> perform(now));
+        Loop.inThread(() -> perform(now));
     }
 
     /** End what is running: its answer is an error. */
@@ -107,7 +107,7 @@ final class Link {
         cut();
         ended = true;
         if (task == null) {
-            Loop.THREADS.execute(this::drop);
+            Loop.inThread(this::drop);
         }
     }
 
@@ -127,14 +127,14 @@ final class Link {
         if (known == null) {
             abandon(which);
         } else {
-            cut(known);
             loop.at(Clock.now() + GRACE, () -> abandon(which));
+            cut(known);
         }
     }
 
     /** Closes the socket, so that what waits for it fails. That may wait, with TLS, so it has a thread. */
     static void cut(Connection connection) {
-        Loop.THREADS.execute(() -> abort(connection));
+        Loop.inThread(() -> abort(connection));
     }
 
     static void abort(Connection connection) {
@@ -157,7 +157,7 @@ final class Link {
 
     private void finish(Task which, Answer answer) {
         if (which != task) {
-            Loop.THREADS.execute(this::drop); // abandoned before
+            Loop.inThread(this::drop); // abandoned before
             return;
         }
         task = null;
@@ -168,7 +168,7 @@ final class Link {
         }
         which.done.accept(answer);
         if (ended) {
-            Loop.THREADS.execute(this::drop);
+            Loop.inThread(this::drop);
         }
     }
 

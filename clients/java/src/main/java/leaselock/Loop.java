@@ -130,11 +130,28 @@ final class Loop {
         }
     }
 
+    /** If no thread can be made, that is logged: the loop, which calls it, must go on. An alarm ends what waits for it. */
+    static void inThread(Runnable run) {
+        try {
+            THREADS.execute(run);
+        } catch (OutOfMemoryError e) {
+            error("no thread could be made", e);
+        }
+    }
+
     static void error(String text, Throwable e) {
-        LOGS.execute(() -> LOG.log(Level.ERROR, text, e));
+        log(() -> LOG.log(Level.ERROR, text, e));
     }
 
     static void warn(String text) {
-        LOGS.execute(() -> LOG.log(Level.WARNING, text));
+        log(() -> LOG.log(Level.WARNING, text));
+    }
+
+    private static void log(Runnable run) {
+        try {
+            LOGS.execute(run);
+        } catch (OutOfMemoryError noThread) {
+            // it stays in the queue, for the next one
+        }
     }
 }

@@ -14,6 +14,7 @@ public final class Options {
     Integer permits;
     boolean renew = true;
     boolean retryFailed;
+    Record extended; // null: it is for a lease of its own
 
     /** All as it is by default. */
     public Options() { }
@@ -29,6 +30,7 @@ public final class Options {
         permits = other.permits;
         renew = other.renew;
         retryFailed = other.retryFailed;
+        extended = other.extended;
     }
 
     /**
@@ -101,5 +103,11 @@ public final class Options {
     public Options owner(String name) {
         owner = name;
         return this;
+    }
+
+    /** For a later end of a lease. */
+    Options extending(Record record) {
+        extended = record;
+        return owner(record.request.owner).ifOwn("renew");
     }
 }

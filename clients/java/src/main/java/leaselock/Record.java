@@ -1,6 +1,6 @@
 package leaselock;
 
-import java.util.ArrayList;
+import java.lang.ref.WeakReference;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -20,11 +20,11 @@ final class Record {
 
     // Of the loop.
     final Set<Guard> guards = new HashSet<>();
-    final List<Consumer<LeaseLost>> callbacks = new ArrayList<>();
+    WeakReference<List<Consumer<LeaseLost>>> callbacks = new WeakReference<>(null); // the lease's: they may refer to it
     long ends;
     long over; // it has certainly ended at the server, whatever became of a renewal without an answer
     private long[] overForAll = new long[1]; // so have the owner's other holds of a counted lease, which share this
-    long doubtfulUntil; // other copies of its request may arrive
+    long doubtfulUntil;
     int doubtfulCopies;
     long renewAt;
     long limit;    // of a renewal
@@ -49,6 +49,12 @@ final class Record {
     void mayLastUntil(long time) {
         over = Math.max(over, time);
         overForAll[0] = Math.max(overForAll[0], over);
+    }
+
+    /** So many copies of its request may arrive. */
+    void doubt(long until, int copies) {
+        doubtfulUntil = until;
+        doubtfulCopies = copies;
     }
 
     /** The server has one lease for all holds of it that are counted. */

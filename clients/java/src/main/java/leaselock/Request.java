@@ -46,8 +46,8 @@ final class Request {
         permits = options.permits;
         renew = options.renew;
         ifOwn = options.ifOwn;
-        ownOwner = options.owner == null && !isCounted();
-        owner = ownOwner ? newOwner() : options.owner == null ? sharedOwner : options.owner;
+        ownOwner = options.extended != null ? options.extended.request.ownOwner : options.owner == null && !isCounted();
+        owner = options.owner != null ? options.owner : ownOwner ? newOwner() : sharedOwner;
         values.put("resource", Statements.quote(resource));
         values.put("owner", Statements.quote(owner));
         values.put("ttl", seconds(this.ttl));

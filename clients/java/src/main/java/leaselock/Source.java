@@ -1,6 +1,8 @@
 package leaselock;
 
 import java.lang.reflect.InvocationTargetException;
+import java.net.InetAddress;
+import java.net.UnknownHostException;
 import java.sql.Connection;
 import java.sql.SQLException;
 import java.util.Collection;
@@ -8,6 +10,7 @@ import java.util.List;
 import java.util.Properties;
 import javax.sql.DataSource;
 import org.postgresql.Driver;
+import org.postgresql.PGProperty;
 
 /**
  * Where connections come from: leases are kept on connections of the package's own, at most 13 at a time, which are
@@ -38,7 +41,7 @@ public final class Source {
     }
 
     /**
-     * Connections of PostgreSQL's driver. Of several hosts, that is wanted which takes writes.
+     * Connections of PostgreSQL's driver. Of several hosts or addresses, that is wanted which takes writes.
      *
      * @param url as in {@code jdbc:postgresql://host/database?user=app}
      */
@@ -136,18 +139,49 @@ public final class Source {
         return open(first(pool, "getJdbcUrl", "getUrl", "getURL"), properties, until, Use.LEASES);
     }
 
-    /** Each host gets its share of the time: one that is silent must not use up all of it. */
+    /** Each address of each host gets its share of the time: one that is silent must not use up all of it. */
     private static Connection open(String url, Properties properties, long until, Use use) throws SQLException {
-        String[] parts = url.split("\\?", 2);
-        int hosts = (int) parts[0].chars().filter(c -> c == ',').count() + 1;
-        String seconds = String.valueOf(Math.max(1, Clock.left(until) / hosts / Clock.SECOND));
+        Properties parsed = Driver.parseURL(url, properties); // null: the driver tells why
+        String[] hosts = PGProperty.PG_HOST.getOrDefault(parsed == null ? properties : parsed).split(",");
+        int addresses = addresses(hosts);
+        for (int n = 0;; n++) {
+            Properties ours = new Properties();
+            String seconds = String.valueOf(Math.max(1, Clock.left(until) / hosts.length / (addresses - n) / Clock.SECOND));
+            ours.setProperty("connectTimeout", seconds);
+            ours.setProperty("socketTimeout", seconds);
+            ours.setProperty(KeptAlive.ADDRESS, String.valueOf(n));
+            if (hosts.length * addresses > 1) {
+                ours.setProperty("targetServerType", "primary");
+            }
+            try {
+                return open(url, properties, ours, use);
+            } catch (SQLException e) {
+                if (n + 1 == addresses || Errors.sort(e, false) == Errors.Action.NOT_AGAIN) {
+                    throw e;
+                }
+            }
+        }
+    }
+
+    /** How many there are of the host that has most. */
+    private static int addresses(String[] hosts) {
+        int most = 1;
+        for (String host : hosts) {
+            try {
+                most = Math.max(most, InetAddress.getAllByName(host).length);
+            } catch (UnknownHostException e) {
+                // the driver tells of it, or its proxy knows the host
+            }
+        }
+        return most;
+    }
+
+    /** ours: they go before those of the url. */
+    private static Connection open(String url, Properties properties, Properties ours, Use use) throws SQLException {
         Properties all = new Properties();
         all.setProperty("ApplicationName", "lease_lock");
         all.setProperty("socketFactory", KeptAlive.class.getName());
         all.putAll(properties);
-        Properties ours = new Properties();
-        ours.setProperty("connectTimeout", seconds);
-        ours.setProperty("socketTimeout", seconds);
         ours.setProperty("loginTimeout", "0");
         ours.setProperty("tcpKeepAlive", "true");
         ours.setProperty("readOnly", "false");
@@ -155,10 +189,8 @@ public final class Source {
             ours.setProperty("preferQueryMode", "simple"); // a request is one message
             ours.setProperty("assumeMinServerVersion", "15"); // no statements of the driver's own
         }
-        if (hosts > 1) {
-            ours.setProperty("targetServerType", "primary");
-        }
         all.putAll(ours);
+        String[] parts = url.split("\\?", 2);
         StringBuilder address = new StringBuilder(parts[0]).append('?');
         for (String parameter : parts.length > 1 ? parts[1].split("&") : new String[0]) {
             if (!ours.containsKey(parameter.split("=", 2)[0])) {
