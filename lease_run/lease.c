@@ -227,14 +227,27 @@ ask(Lease *lease, const char *statement, int nparams, const char *const *params,
 	return outcome;
 }
 
-/* The lease may be held, and that is not known. */
+static void
+forget_token(Lease *lease)
+{
+	free(lease->token);
+	lease->token = NULL;
+}
+
+/*
+ * The lease may be held, and that is not known: of a unique owner, under any token; of another
+ * one, in this process or elsewhere.
+ */
 static void
 note_uncertainty(Lease *lease)
 {
-	if (lease->options->owner_is_unique)
-		lease->is_uncertain = true;
-	else
+	if (!lease->options->owner_is_unique)
+	{
 		lease->may_be_own = true;
+		return;
+	}
+	lease->is_uncertain = true;
+	forget_token(lease);
 }
 
 /* Ask for the lease, or wait for it. Not all statements have the last parameter. */
@@ -322,13 +335,6 @@ note_grant(Lease *lease)
 			   clock_seconds(lease_ends_at(lease) - clock_now()));
 }
 
-static void
-forget_token(Lease *lease)
-{
-	free(lease->token);
-	lease->token = NULL;
-}
-
 /* No command has run: the lease is not kept for its min_hold. */
 static Outcome
 give_back(Lease *lease)
@@ -401,14 +407,18 @@ wait_in_line(Lease *lease, Time limit)
 pg_noreturn static void
 fail_request(Lease *lease)
 {
-	const char *state = lease->connection.sqlstate;
+	char	   *state = pg_strdup(lease->connection.sqlstate);
+	char	   *error = pg_strdup(lease->connection.error);
 
+	if (lease->token != NULL)
+		(void) give_back(lease);
 	if (strcmp(state, "42501") == 0)
-		lease->hint = "Connect as a role that may call lease_request().";
+		lease->hint = "Connect as a role that may call lease_request(), lease_wait() and "
+			"lease_token().";
 	else if (lease->hint == NULL &&
 			 (state[0] == '\0' || strncmp(state, "28", 2) == 0 || strncmp(state, "3D", 2) == 0))
 		lease->hint = "The command was not run. Check the connection options.";
-	lease_error("%s", lease->connection.error);
+	lease_error("%s", error);
 	if (lease->hint != NULL)
 		pg_log_error_hint("%s", lease->hint);
 	leave(strncmp(state, "22", 2) == 0 ? EXIT_USAGE : EXIT_NO_SERVER);
@@ -658,6 +668,7 @@ lease_give_up(Lease *lease)
 {
 	Connection *connection = &lease->connection;
 	bool		is_held = lease->token != NULL || lease->is_uncertain;
+	Outcome		outcome = REFUSED;
 
 	if (connection_is_busy(connection))
 	{
@@ -665,9 +676,10 @@ lease_give_up(Lease *lease)
 		if (connection_answer(connection, clock_now() + PATIENCE, NULL) == DONE)
 			is_held |= was_granted(lease);
 		else if (connection->action == ERROR_UNKNOWN)
-			is_held |= lease->options->owner_is_unique;
+			note_uncertainty(lease);
+		is_held |= lease->is_uncertain;
 	}
-	if (!is_held)
-		return REFUSED;
-	return lease->may_be_open ? give_back_when_granted(lease) : give_back(lease);
+	if (is_held)
+		outcome = lease->may_be_open ? give_back_when_granted(lease) : give_back(lease);
+	return outcome == REFUSED && lease->may_be_own ? TOO_LATE : outcome;
 }

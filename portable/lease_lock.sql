@@ -604,12 +604,14 @@ CREATE OR REPLACE FUNCTION _lease_is_own(r _lease_request) RETURNS bool
 $$;
 
 /*
- * Did this transaction grant or end a lease on the resource? Then others wait for
- * its end: it must not wait in their line.
+ * Has this transaction granted, ended, renewed or asserted a lease on the resource?
+ * Then others may wait for its end: it must not wait in their line. (The system
+ * columns do not tell what it did in a savepoint.)
  */
 CREATE OR REPLACE FUNCTION _lease_is_changed_here(resource text) RETURNS bool
 	LANGUAGE sql VOLATILE AS $$
-	SELECT EXISTS (SELECT FROM lease_lock AS l WHERE l.resource = $1 AND l.xid = pg_current_xact_id_if_assigned())
+	SELECT EXISTS (SELECT FROM lease_lock AS l, pg_current_xact_id_if_assigned() AS x
+		WHERE l.resource = $1 COLLATE "C" AND (l.xid = x OR l.xmin = x::xid OR l.xmax = x::xid))
 $$;
 
 /* Does somebody wait in the line? The lock that this takes is given back. */
@@ -977,7 +979,7 @@ BEGIN
 	IF l.holds > 1 AND held AND NOT of_all THEN
 		UPDATE lease_lock SET holds = holds - 1 WHERE resource = l.resource AND slot = l.slot;
 	ELSE
-		UPDATE lease_lock SET owner = NULL, hold_until = NULL, payload = NULL, xid = pg_current_xact_id(),
+		UPDATE lease_lock SET owner = NULL, hold_until = NULL, payload = NULL,
 			expires_at = CASE WHEN held THEN greatest(now, l.hold_until) ELSE l.expires_at END
 		WHERE resource = l.resource AND slot = l.slot;
 	END IF;
@@ -1282,7 +1284,7 @@ BEGIN
 	PERFORM FROM lease_lock AS l WHERE l.resource = lease_break.resource COLLATE "C" AND l.slot = 0 FOR UPDATE;
 	slots := ARRAY(SELECT l.slot FROM lease_lock AS l WHERE l.resource = lease_break.resource COLLATE "C" ORDER BY l.slot FOR UPDATE);
 	free_at := clock_timestamp() + grace;
-	UPDATE lease_lock AS l SET owner = NULL, hold_until = NULL, payload = NULL, expires_at = least(l.expires_at, free_at), xid = pg_current_xact_id()
+	UPDATE lease_lock AS l SET owner = NULL, hold_until = NULL, payload = NULL, expires_at = least(l.expires_at, free_at)
 	WHERE l.resource = lease_break.resource COLLATE "C" AND l.slot = ANY (slots) AND l.expires_at > clock_timestamp();
 	RETURN FOUND;
 END $$;

@@ -269,13 +269,25 @@ find_lease(RunningAction *action)
 	return claimed;
 }
 
-/* Take the ending lock of a lease slot, unless the action has it already. */
+/*
+ * Take the ending lock of a lease slot, unless the action has it already. Who has
+ * it may wait for this transaction, if that uses a lease of the resource. Then the
+ * action goes on without: the other ending goes before later assertions, too.
+ */
 static void
 begin_ending(RunningAction *action, int slot)
 {
+	const text *resource = action->asked->resource;
+
 	if (bms_is_member(slot, action->ending))
 		return;
-	lock_ending(action->asked->resource, slot, ExclusiveLock);
+	if (uses_any(&action->rows))
+	{
+		if (!try_to_lock_ending(resource, slot))
+			return;
+	}
+	else
+		lock_ending(resource, slot, ExclusiveLock);
 	action->ending = bms_add_member(action->ending, slot);
 }
 

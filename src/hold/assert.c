@@ -156,38 +156,22 @@ require_reliance(const Lease *lease, const Asserter *asserter)
 /* No lease slot whose ending lock an assertion holds. */
 #define NO_SLOT		(-1)
 
-/* Does this transaction rely on the lease already, or has it written it? */
-static bool
-is_used_here(const LeaseRow *row)
-{
-	return row->locked_here || row->written_here;
-}
-
-static bool
-uses_any(const LeaseRows *rows)
-{
-	for (int n = 0; n < rows->count; n++)
-	{
-		if (is_used_here(&rows->row[n]))
-			return true;
-	}
-	return false;
-}
-
 /*
- * Must the assertion wait for a session that waits to end the lease? Not if
- * that session waits for this transaction, which uses the lease already. A
- * break may wait for this transaction at another lease of the resource, and
- * then wait here for others.
+ * The slot of a session that waits to end the lease, and that the assertion must
+ * wait for; or none. Not if that session waits for this transaction, which uses
+ * the lease already. A break waits at one lease of the resource after the other,
+ * and may wait for this transaction at any of them.
  */
-static bool
-must_let_end(const LeaseRows *rows, const LeaseRow *row)
+static int
+ending_to_wait_for(const LeaseRows *rows, const LeaseRow *row)
 {
 	const text *resource = row->lease.resource;
 
-	if (is_used_here(row) || (uses_any(rows) && probe_ending(resource, ALL_SLOTS)))
-		return false;
-	return probe_ending(resource, row->lease.slot);
+	if (is_used_here(row))
+		return NO_SLOT;
+	if (row->lease.mode != MODE_EXCLUSIVE && probe_ending(resource, ALL_SLOTS))
+		return uses_any(rows) ? NO_SLOT : ALL_SLOTS;
+	return probe_ending(resource, row->lease.slot) ? row->lease.slot : NO_SLOT;
 }
 
 /* Give the ending lock back. */
@@ -204,7 +188,7 @@ typedef struct AssertionTry
 {
 	ClaimedLease claimed;
 	bool		locked;			/* the row: the assertion is made */
-	bool		lets_end;		/* another session waits to end the lease */
+	int			ending;			/* the slot of an ending to wait for */
 } AssertionTry;
 
 /*
@@ -216,7 +200,7 @@ assert_under_lock(LeaseStore *store, const text *resource, const Claim *claim,
 				  const Asserter *asserter, int64 *token)
 {
 	LeaseRows	rows;
-	AssertionTry attempt = {0};
+	AssertionTry attempt = {.ending = NO_SLOT};
 	ClaimedLease *claimed = &attempt.claimed;
 	TimestampTz now;
 
@@ -227,9 +211,9 @@ assert_under_lock(LeaseStore *store, const text *resource, const Claim *claim,
 		refuse_assertion(&rows, resource, claim, now, asserter);
 	require_reliance(&claimed->row->lease, asserter);
 
-	attempt.lets_end = !TransactionIdIsValid(claimed->transaction) &&
-		must_let_end(&rows, claimed->row);
-	if (!attempt.lets_end && !TransactionIdIsValid(claimed->transaction))
+	if (!TransactionIdIsValid(claimed->transaction))
+		attempt.ending = ending_to_wait_for(&rows, claimed->row);
+	if (attempt.ending == NO_SLOT && !TransactionIdIsValid(claimed->transaction))
 	{
 		attempt.locked = store_lock_weakly(store, claimed->row);
 		claimed->transaction = attempt.locked ? InvalidTransactionId : claimed->row->changed_by;
@@ -270,9 +254,9 @@ try_assert(LeaseStore *store, const text *resource, const Claim *claim, const As
 	PG_END_TRY();
 
 	end_turn(resource, turn);
-	if (attempt.lets_end)
+	if (attempt.ending != NO_SLOT)
 	{
-		*turn = attempt.claimed.row->lease.slot;
+		*turn = attempt.ending;
 		lock_ending(resource, *turn, ShareLock);
 	}
 	else if (!attempt.locked)

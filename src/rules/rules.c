@@ -72,6 +72,24 @@ is_open(const LeaseRow *row)
 	return TransactionIdIsValid(row->inserted_by) || TransactionIdIsValid(row->changed_by);
 }
 
+/* Does this transaction rely on the lease, or has it written it? */
+bool
+is_used_here(const LeaseRow *row)
+{
+	return row->locked_here || row->written_here;
+}
+
+bool
+uses_any(const LeaseRows *rows)
+{
+	for (int i = 0; i < rows->count; i++)
+	{
+		if (is_used_here(&rows->row[i]))
+			return true;
+	}
+	return false;
+}
+
 /*
  * End a lease. The token stays. Most other columns keep their old values as
  * well, to keep the WAL record small.

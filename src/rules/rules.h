@@ -21,6 +21,8 @@ extern TimestampTz free_from(const Lease *lease);
 extern bool is_free(const Lease *lease, TimestampTz now);
 extern bool is_claimed(const Lease *lease, const Claim *claim);
 extern bool is_open(const LeaseRow *row);
+extern bool is_used_here(const LeaseRow *row);
+extern bool uses_any(const LeaseRows *rows);
 extern bool is_held_or_kept(const Lease *lease, const text *owner, TimestampTz now);
 extern void make_tombstone(Lease *lease, TimestampTz free_at);
 extern void make_released(Lease *lease, TimestampTz now);

@@ -173,6 +173,14 @@ lock_ending(const text *resource, int slot, LOCKMODE mode)
 	LockAcquire(&tag, mode, false, false);
 }
 
+bool
+try_to_lock_ending(const text *resource, int slot)
+{
+	LOCKTAG		tag = ending_tag(resource, slot);
+
+	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
 /* Try the ending lock: does another session wait to end the lease in this slot? */
 bool
 probe_ending(const text *resource, int slot)

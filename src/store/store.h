@@ -46,6 +46,7 @@ extern void unlock_resource(const text *resource);
 
 #define ALL_SLOTS	(MAX_SLOT + 1)	/* of a break, so that one follows the other */
 extern void lock_ending(const text *resource, int slot, LOCKMODE mode);
+extern bool try_to_lock_ending(const text *resource, int slot);
 extern bool probe_ending(const text *resource, int slot);
 extern void unlock_ending(const text *resource, int slot, LOCKMODE mode);
 

@@ -483,6 +483,11 @@ for (my $end = time + $PostgreSQL::Test::Utils::timeout_default; time < $end && 
 is($state, 'idle', 'lock_timeout ends a wait that steps aside again and again');
 like(finish_query($ann), qr/55P03/, 'with its error');
 
+# The name of a resource may have a collation, also of a call that waits.
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann')");
+answers($bob, "SELECT lease_acquire('r' COLLATE ucs_basic, '1 h', 'bob', '1 ms')", 'f', 'a wait for a resource with a collation');
+
 # Nor does a call whose wait is over.
 fresh();
 $node->safe_psql('postgres', "SELECT lease_acquire('r', '1 h', 'ann')");
@@ -501,6 +506,10 @@ foreach my $way (
 		"SELECT lease_release('r', 'ann')", "SELECT lease_acquire_shared('r', '1 h', 'ann', '1 h')" ],
 	[ "SELECT lease_acquire('r', '1 h', 'ann')", "SELECT lease_acquire_shared('r', '1 h', 'bob', '1 h')",
 		"SELECT lease_break('r')", "SELECT lease_acquire_shared('r', '1 h', 'ann', '1 h')" ],
+	[ "SELECT lease_acquire('r', '$short s', 'ann')", "SELECT lease_acquire('r', '1 h', 'bob', '1 h')",
+		"SELECT lease_renew('r', '$short s', 'ann')", "SELECT lease_acquire('r', '$short s', 'ann', '1 h') FROM pg_sleep(1.3 * $short)" ],
+	[ "SELECT lease_acquire('r', '$short s', 'ann')", "SELECT lease_acquire('r', '1 h', 'bob', '1 h')",
+		"SELECT lease_assert('r', 'ann')", "SELECT lease_acquire('r', '$short s', 'ann', '1 h') FROM pg_sleep(1.3 * $short)" ],
 	[ 'SELECT', "SELECT lease_acquire_permit('r', 5, '1 h', 'bob', '1 h')",
 		"SELECT lease_acquire_permit('r', 5, '1 h', 'ann')", "SELECT lease_acquire_permit('r', 5, '1 h', 'eve', '1 h')" ])
 {
