@@ -531,6 +531,36 @@ func TestWhatAServerSaidIsNotHiddenByAnotherAddress(t *testing.T) {
 	}
 }
 
+func TestAServerThatMayTakeTheClientLaterIsNotHiddenByOneThatRefuses(t *testing.T) {
+	refuses, starts := &pgconn.PgError{Code: "28000"}, &pgconn.PgError{Code: "57P03"}
+	for _, said := range [][]error{{refuses, starts}, {starts, refuses}} {
+		n := -1
+		_, err := inTurn(context.Background(), make([]*pgx.ConnConfig, 2), func(context.Context, *pgx.ConnConfig) (*pgx.Conn, error) {
+			n++
+			return nil, said[n]
+		})
+		if err != starts {
+			t.Error(said, err)
+		}
+	}
+}
+
+func TestAHookMakesTransactionsWritableAtOneOfTwoAddresses(t *testing.T) {
+	ctx := context.Background()
+	config := ofTwoAddresses(t, "", "192.0.2.1", func(context.Context) error { return errOfWork })
+	config.RuntimeParams["default_transaction_read_only"] = "on"
+	s := &source{config: func(context.Context) (*pgx.ConnConfig, error) { return config, nil }}
+	s.after = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "SET default_transaction_read_only = off")
+		return err
+	}
+	conn, err := s.connect(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close(ctx)
+}
+
 func TestEachAddressKeepsWhatItsHostHas(t *testing.T) {
 	config, err := pgx.ParseConfig("host=name sslmode=verify-full user=u")
 	if err != nil {

@@ -70,8 +70,7 @@ func (s *source) connect(ctx context.Context, notice func(*pgconn.PgConn, *pgcon
 type connector func(context.Context, *pgx.ConnConfig) (*pgx.Conn, error)
 
 // inTurn tries one server after another, each with its share of the time: one that
-// is silent must not use up all of it. What a server said must not be hidden by one
-// that cannot be reached.
+// is silent must not use up all of it.
 func inTurn(ctx context.Context, servers []*pgx.ConnConfig, try connector) (*pgx.Conn, error) {
 	failure := errors.New("the host has no address")
 	for n, server := range servers {
@@ -81,7 +80,7 @@ func inTurn(ctx context.Context, servers []*pgx.ConnConfig, try connector) (*pgx
 		if err == nil {
 			return conn, nil
 		}
-		if stateOf(failure) == "" {
+		if weightOf(err) >= weightOf(failure) {
 			failure = err
 		}
 		if ctx.Err() != nil {
@@ -89,6 +88,19 @@ func inTurn(ctx context.Context, servers []*pgx.ConnConfig, try connector) (*pgx
 		}
 	}
 	return nil, failure
+}
+
+// weightOf says which error counts, of several servers. What a server said must not be
+// hidden by one that cannot be reached, nor one that may take the client later by one
+// that never will.
+func weightOf(err error) int {
+	switch {
+	case stateOf(err) == "":
+		return 0
+	case sortError(err, false) == notAgain:
+		return 1
+	}
+	return 2
 }
 
 func shareOf(ctx context.Context, shares int) (context.Context, context.CancelFunc) {
@@ -152,11 +164,12 @@ func addressesOf(ctx context.Context, host *pgx.ConnConfig) ([]*pgx.ConnConfig, 
 	return wantWrites(addresses), err
 }
 
-// wantWrites: of several servers, that is wanted which takes writes.
+// wantWrites: of several servers, that is wanted which takes writes. Whether its
+// transactions are read-only by default may be changed later, by a hook of the program.
 func wantWrites(servers []*pgx.ConnConfig) []*pgx.ConnConfig {
 	for _, server := range servers {
 		if len(servers) > 1 && server.ValidateConnect == nil {
-			server.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+			server.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 		}
 	}
 	return servers

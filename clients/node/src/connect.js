@@ -103,6 +103,7 @@ export class Factory {
 // One connection, with one statement at a time.
 export class Link {
   alive = true
+  wasIdle = false
   place = null // where the functions are
   #unconfirmed = false
 
@@ -261,12 +262,13 @@ export class Links {
     this.#queue.shift()()
   }
 
-  // An idle one; undefined if there is none.
+  // An idle one that knows where the functions are; undefined if there is none.
   fresh() {
     for (const [link, timer] of [...this.#idle].reverse()) {
       clearTimeout(timer)
       this.#idle.delete(link)
-      if (link.alive) return link
+      if (link.alive && link.place.schema === this.#factory.schema) return link
+      link.end()
     }
     return undefined
   }
@@ -278,6 +280,7 @@ export class Links {
     } else {
       const timer = setTimeout(() => { this.#idle.delete(link); link.end() }, IDLE)
       timer.unref()
+      link.wasIdle = true
       this.#idle.set(link, timer)
     }
     this.#next()

@@ -119,12 +119,13 @@ export class Lease {
   // Nobody else can be granted the lease before the transaction ends. It is rolled back if the lease is lost meanwhile.
   async transaction(work, { client = undefined, signal = undefined } = {}) {
     signal?.throwIfAborted()
-    const call = new Call(this.#kept.signal, signal)
+    const user = new Call(signal) // the only listener: many transactions may have one signal
+    const call = new Call(this.#kept.signal, user.signal)
     let transaction, failure
     try {
       transaction = await this.#begin(client, call.signal)
       const result = await transaction.work(work, () => this.check())
-      await transaction.commit(this.resource, this.remaining(), signal)
+      await transaction.commit(this.resource, this.remaining(), user.signal)
       return result
     } catch (error) {
       failure = { error }
@@ -136,6 +137,7 @@ export class Lease {
         await transaction?.end(failure !== undefined)
       } finally {
         call.end()
+        user.end()
       }
     }
   }

@@ -17,8 +17,8 @@ const MAX_TRIES = 4
 const MAX_WAITS = 8
 const POLL = 500
 
-// A try may take as long as this, since its connection may be silent. The server may say goodbye so late to a wait that
-// was hung up.
+// A first try on a connection that was idle may take as long as this, since it may have gone silent. The server may say
+// goodbye so late to a wait that was hung up.
 const TRY = 2500
 const GOODBYE = 1500
 
@@ -170,7 +170,8 @@ export class Requests {
     const link = await this.#tries.take(left(), Math.max(1, state.giveUp - now()), call.signal)
     if (!link) throw state.last ?? new Error('no connection in time')
     try {
-      return await this.#send(link, request, state, 0, Math.min(TRY, left()))
+      const mayBeSilent = link.wasIdle && request.ownOwner && !state.failed
+      return await this.#send(link, request, state, 0, Math.min(mayBeSilent ? TRY : PATIENCE, left()))
     } finally {
       if (!link.alive) this.#tries.clear()
       this.#tries.give(link)

@@ -78,7 +78,7 @@ export class Transaction {
     try {
       ({ command } = await this.#ask('COMMIT', limit, signal))
     } catch (error) {
-      const interrupted = signal?.aborted && error === signal.reason
+      const interrupted = signal.aborted && error === signal.reason
       throw interrupted || (!known && actionAfter(error) === 'unknown') ? unknown(error) : error
     }
     if (command !== 'COMMIT') {

@@ -3,6 +3,7 @@
 
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
+import { getEventListeners } from 'node:events'
 import net from 'node:net'
 import { after, afterEach, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -229,6 +230,23 @@ for (const [statement, work, isRight] of [
   })
 }
 
+test('a transaction listens once to its signal', async (t) => {
+  const { signal } = new AbortController()
+  const listeners = () => getEventListeners(signal, 'abort').length
+  let asked
+  const client = await connectThrough((query, send) => (query === 'COMMIT' ? new Promise((resolve) => {
+    asked = () => resolve(send(query))
+  }) : send(query)))()
+  t.after(() => client.end())
+  const lease = await leasesFor(t).hold('listener')
+  const ended = lease.transaction(() => {}, { client, signal })
+  await until(() => asked)
+  assert.equal(listeners(), 1)
+  asked()
+  await ended
+  assert.equal(listeners(), 0)
+})
+
 test('a lease is lost after its time, however late its timer is', async (t) => {
   const leases = leasesFor(t)
   const lease = await leases.hold('late', { ttl: 3000 })
@@ -318,6 +336,42 @@ test('no connection that was idle is used after the extension has moved', async 
   await leases.hold('third', () => {})
   await client.query('CREATE SCHEMA later; ALTER EXTENSION lease_lock SET SCHEMA later')
   await waitFor('second', second)
+})
+
+test('a connection that was in use while the extension moved is not used again', async (t) => {
+  const open = async () => Object.assign(new Link(new pg.Client(server)), { place: { schema: factory.schema } })
+  const factory = { open, schema: 'before' }
+  const links = new Links(factory, 1)
+  t.after(() => links.close())
+  const first = await links.take(1000, 1000)
+  links.give(first)
+  assert.equal(await links.take(1000, 1000), first)
+  factory.schema = 'later'
+  links.give(first)
+  assert.notEqual(await links.take(1000, 1000), first)
+  assert(!first.alive)
+})
+
+test('only a first try on a connection that was idle has less time', async (t) => {
+  let times = []
+  let failures = 0
+  const leases = leasesFor(t, connectThrough((config, send) => {
+    if (!config.text.includes('lease_request')) return send(config)
+    times.push(Number(/statement_timeout = (\d+)/.exec(config.text)[1]))
+    if (failures-- <= 0) return send(config)
+    return Promise.reject(Object.assign(new Error('canceled'), { severity: 'ERROR', code: '57014' }))
+  }))
+  const timesOf = async (resource, options) => {
+    times = []
+    await leases.hold(resource, { ttl: 600_000, wait: LONG, ...options })
+    return times
+  }
+  assert.deepEqual(await timesOf('new'), [5000]) // the keeper has the connection from now on
+  assert.deepEqual(await timesOf('another'), [5000])
+  assert.deepEqual(await timesOf('idle'), [2500])
+  assert.deepEqual(await timesOf('shared', { owner: 'shared' }), [5000])
+  failures = 1
+  assert.deepEqual(await timesOf('failed'), [2500, 5000])
 })
 
 test('elect ends with an error of its function, and by its signal', async (t) => {
