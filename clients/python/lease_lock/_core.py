@@ -28,7 +28,7 @@ from ._outcome import Outcome, ThreadOutcome
 from ._request import PATIENCE, Attempt, Grant, Request, new_owner
 from ._source import Source, cut, duplicate
 
-# How long a try may be without an answer: its connection may have gone silent while it was idle.
+# How long a first try may take on a connection that was idle, and may have gone silent meanwhile.
 TRY = 2.5
 
 # Connections for tries, and for waits. A resource beyond that is tried in intervals.
@@ -167,11 +167,12 @@ class Core:
         if not self._idle and len(self._busy) >= TRIES:
             self._backlog.append((call, done))
             return
+        is_brief = bool(self._idle) and call.request.own_owner and not call.failures
         link = self._idle.pop() if self._idle else Link(self.loop, self.source)
         self._busy[link] = call
         call.link = link
-        link.run(Attempt(call.request, 0, call.unanswered > 0), min(call.limit, now()) + PATIENCE,
-                 partial(self._free, link, call, done), limit=TRY)
+        end = min(call.limit, now()) + (TRY if is_brief else PATIENCE)
+        link.run(Attempt(call.request, 0, end, call.unanswered > 0), end, partial(self._free, link, call, done))
 
     def _free(self, link: Link, call: Call, done: Callable[..., None], answer: Answer) -> None:
         del self._busy[link]
@@ -354,7 +355,8 @@ class Core:
         self._waits[resource] = link
         call.link, call.waits = link, True
         self.event("waiting", resource)
-        link.run(Attempt(call.request, call.give_up, call.unanswered > 0), call.limit + PATIENCE,
+        end = call.limit + PATIENCE
+        link.run(Attempt(call.request, call.give_up, end, call.unanswered > 0), end,
                  partial(self._waited, resource, link, call))
 
     def _waited(self, resource: str, link: Link, call: Call, answer: Answer) -> None:

@@ -12,7 +12,7 @@ import selectors
 import sys
 from typing import Any
 
-from psycopg import errors, pq
+from psycopg import Error, errors, pq
 
 from ._loop import now
 
@@ -25,7 +25,7 @@ def explained(error: Exception, conninfo: str, until: float) -> Exception:
     try:
         found = re.findall(r":  ([0-9A-Z]{5}): ", _message(conninfo, until))
         return errors.lookup(found[-1])(str(error)) if found else error
-    except (AttributeError, KeyError, OSError, ValueError):
+    except (AttributeError, KeyError, OSError, ValueError, Error):
         return error
 
 

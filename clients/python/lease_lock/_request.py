@@ -156,16 +156,19 @@ class Request:
 
 
 class Attempt:
-    """A request, to be sent once. `until`: when the wait at the server ends; it is over already for a try."""
+    """A request, to be sent once. `until`: when the wait at the server ends; it is over already for a try.
 
-    def __init__(self, request: Request, until: float, repeated: bool) -> None:
-        self._request, self._until, self._repeated = request, until, repeated
+    `end`: when it is cut off here. The server must not carry it out later: nobody would look after the lease.
+    """
+
+    def __init__(self, request: Request, until: float, end: float, repeated: bool) -> None:
+        self._request, self._until, self._end, self._repeated = request, until, end, repeated
 
     def statement(self, schema: str, version: int) -> tuple[str, Any]:
         request = self._request
         request.schema = schema
         left = None if self._until == math.inf else max(0.0, self._until - now())
-        text = settings(version, math.inf if left is None else left + PATIENCE)
+        text = settings(version, max(0.001, self._end - now()))
         text += ("" if left == 0 else CHECK_CLIENT) + REQUEST.format(schema=schema)
         return text, {
             "resource": request.resource, "ttl": request.ttl, "owner": request.owner, "wait": left,

@@ -19,6 +19,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
+from ._errors import NOT_AGAIN, sort
 from ._loop import now
 from ._refused import explained
 
@@ -136,6 +137,8 @@ def connect_by(conninfo: str, until: float) -> Connection:
     hosts = hosts_of(known)
     failures: list[psycopg.Error] = []
     for host, end_of_host in shares(hosts, until):
+        if failures and now() >= until:
+            break       # nobody waits for this thread any longer
         try:
             found = addresses(host)
         except psycopg.Error as error:
@@ -144,14 +147,22 @@ def connect_by(conninfo: str, until: float) -> Connection:
         if len(hosts) * len(found) > 1 and known.get("target_session_attrs", "any") == "any":
             params["target_session_attrs"] = "primary" if pq.version() >= 140000 else "read-write"
         for address, end in shares(found, end_of_host):
+            if failures and now() >= until:
+                break
             share = max(1, int(end - now()))
             params["connect_timeout"] = min(share, int(known.get("connect_timeout") or 0) or share)
             try:
                 return connect_to({**params, **address}, end)
             except psycopg.Error as error:
                 failures.append(error)
-    # What a server said must not be hidden by an address that cannot be reached.
-    raise next((failure for failure in failures if failure.sqlstate is not None), failures[-1])
+    raise cause_of(failures)
+
+
+def cause_of(failures: list[psycopg.Error]) -> psycopg.Error:
+    """What a server said must not be hidden by an address that cannot be reached, nor by a server that refuses for good."""
+    said = [failure for failure in failures if failure.sqlstate is not None]
+    passing = [failure for failure in said if sort(failure, False) != NOT_AGAIN]
+    return (passing or said or failures[-1:])[0]
 
 
 def connect_to(params: dict[str, Any], until: float) -> Connection:
@@ -159,8 +170,8 @@ def connect_to(params: dict[str, Any], until: float) -> Connection:
         connection: Connection = psycopg.connect(**params)
         return connection
     except psycopg.OperationalError as error:
-        if error.sqlstate is not None:
-            raise
+        if error.sqlstate is not None or isinstance(error, psycopg.errors.ConnectionTimeout):
+            raise       # one that was silent would be so once more
         raise explained(error, make_conninfo(**without_those_of_cursors(params)), until) from None
 
 

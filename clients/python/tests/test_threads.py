@@ -22,7 +22,7 @@ import pytest
 
 from conftest import CLIENTS
 from lease_lock import Cancel, Cancelled, Closed, LeaseError, LeaseLost, Leases, LeaseTaken, OutcomeUnknown
-from lease_lock import _core, _keeper, _source
+from lease_lock import _core, _keeper, _request, _source
 from lease_lock._loop import now
 from servers import LONG, wait_until
 
@@ -407,6 +407,50 @@ def test_what_a_server_said_is_not_hidden_by_an_address_that_refuses(server, two
         leases.hold("address", wait=LONG)
 
 
+@pytest.mark.parametrize("states, raised", [
+    (("28000", "57P03"), "57P03"), (("57P03", "28000"), "57P03"), (("3D000", "28000"), "3D000"), (("28000", None), "28000"),
+    ((None, None), None)])
+def test_a_server_that_refuses_for_good_hides_none_that_starts(monkeypatch, states, raised):
+    given = iter(states)
+
+    def connect(params, until):
+        state = next(given)
+        raise psycopg.OperationalError("refused") if state is None else psycopg.errors.lookup(state)("said")
+
+    monkeypatch.setattr(_source, "connect_to", connect)
+    with pytest.raises(psycopg.Error) as error:
+        _source.connect_by("host=127.0.0.1,127.0.0.2", now() + LONG)
+    assert error.value.sqlstate == raised and next(given, None) is None
+
+
+def test_a_thread_that_is_abandoned_connects_to_no_other_address(monkeypatch):
+    asked = []
+
+    def fails(what):
+        asked.append(what)
+        raise psycopg.OperationalError("refused")
+
+    monkeypatch.setattr(_source, "connect_to", lambda params, until: fails(params["hostaddr"]))
+    monkeypatch.setattr(_source, "addresses", lambda host: [{"hostaddr": f"127.0.0.{n}"} for n in (1, 2)])
+    with pytest.raises(psycopg.OperationalError, match="refused"):
+        _source.connect_by("host=one,other", now())
+    monkeypatch.setattr(_source, "addresses", lambda host: fails(host["host"]))
+    with pytest.raises(psycopg.OperationalError, match="refused"):
+        _source.connect_by("host=one,other", now())
+    assert asked == ["127.0.0.1", "one"]
+
+
+def test_an_address_that_is_silent_is_tried_once(monkeypatch):
+    monkeypatch.setattr(_source, "explained", lambda *args: pytest.fail("it was asked again"))
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(psycopg.errors.ConnectionTimeout):
+        _source.connect_by(f"host=127.0.0.1 port={silent.getsockname()[1]}", now() + 1)
+
+
+def test_why_a_socket_cannot_be_reached():
+    with pytest.raises(psycopg.OperationalError, match="No such file"):
+        _source.connect_by("host=/nonexistent", now() + LONG)
+
+
 def test_close_ends_a_transaction_that_connects(server):
     hangs, asked, goes_on = threading.Event(), threading.Event(), threading.Event()
 
@@ -501,6 +545,57 @@ def test_idle_connections_that_went_silent(server, proxy):
         proxy.muted.update(proxy.sockets[1:])
         with leases.hold("reached", ttl=3600):
             pass
+
+
+def answers_late(proxy, monkeypatch):
+    """The next request comes to the server when more than a brief try may take is over."""
+    monkeypatch.setattr(_core, "TRY", 0.2)
+    proxy.seen = 0
+    proxy.on("lease_request", lambda: (proxy.on("lease_request", lambda: None), time.sleep(0.6)))
+
+
+def leave_idle(leases):
+    """The first connection is used for renewals, the second one is idle."""
+    kept = leases.hold("kept", ttl=3600)
+    leases.hold("other", ttl=3600).release()
+    kept.release()
+    assert len(leases._core._idle) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"wait": LONG}, {"owner": "ann"}, {"if_own": "count"}])
+def test_a_request_that_is_answered_late_is_granted(server, proxy, monkeypatch, options):
+    """One request is enough on a new connection, and wherever it cannot be repeated."""
+    with Leases(server.dsn(proxy.port)) as leases:
+        answers_late(proxy, monkeypatch)
+        with leases.hold("late", ttl=3600, **options):
+            assert proxy.seen == 1
+        if "owner" in options or "if_own" in options:
+            leave_idle(leases)
+            answers_late(proxy, monkeypatch)
+            with leases.hold("late", ttl=3600, **options):
+                assert proxy.seen == 1
+
+
+@pytest.mark.parametrize("ended", ["here", "by the server"])
+def test_a_brief_try_ends_at_the_server_too(server, proxy, monkeypatch, ended):
+    """It must not grant the lease when nobody looks after it any longer. The try after it has more time."""
+    timeouts, statement = [], _request.Attempt.statement
+
+    def look(*args):
+        text, params = statement(*args)
+        timeouts.append(int(text.split("statement_timeout = ")[1].split(";")[0]))
+        if ended == "by the server" and len(timeouts) == 1:
+            text = text.replace(f"statement_timeout = {timeouts[0]}", "statement_timeout = 1")
+            text = text.replace("SELECT granted", f"SELECT pg_sleep({LONG});\nSELECT granted")
+        return text, params
+
+    with Leases(server.dsn(proxy.port)) as leases:
+        leave_idle(leases)
+        monkeypatch.setattr(_request.Attempt, "statement", look)
+        if ended == "here":
+            answers_late(proxy, monkeypatch)
+        leases.hold("brief", ttl=3600).release()
+    assert len(timeouts) == 2 and timeouts[0] <= 1000 * _core.TRY < timeouts[1]
 
 
 def test_a_schema_that_is_forgotten_meanwhile(server):
