@@ -408,19 +408,18 @@ pg_noreturn static void
 fail_request(Lease *lease)
 {
 	char	   *state = pg_strdup(lease->connection.sqlstate);
-	char	   *error = pg_strdup(lease->connection.error);
 
-	if (lease->token != NULL)
-		(void) give_back(lease);
 	if (strcmp(state, "42501") == 0)
 		lease->hint = "Connect as a role that may call lease_request(), lease_wait() and "
 			"lease_token().";
 	else if (lease->hint == NULL &&
 			 (state[0] == '\0' || strncmp(state, "28", 2) == 0 || strncmp(state, "3D", 2) == 0))
 		lease->hint = "The command was not run. Check the connection options.";
-	lease_error("%s", error);
+	lease_error("%s", lease->connection.error);
 	if (lease->hint != NULL)
 		pg_log_error_hint("%s", lease->hint);
+	if (lease->token != NULL || lease->is_uncertain)
+		(void) give_back(lease);
 	leave(strncmp(state, "22", 2) == 0 ? EXIT_USAGE : EXIT_NO_SERVER);
 }
 

@@ -606,7 +606,7 @@ $$;
 /*
  * Has this transaction granted, ended, renewed or asserted a lease on the resource?
  * Then others may wait for its end: it must not wait in their line. (The system
- * columns do not tell what it did in a savepoint.)
+ * columns do not tell what it did in a savepoint, or beside another assertion.)
  */
 CREATE OR REPLACE FUNCTION _lease_is_changed_here(resource text) RETURNS bool
 	LANGUAGE sql VOLATILE AS $$

@@ -245,7 +245,7 @@ static const struct
 
 /*
  * Look, and find the lease that is meant. If it is held, no other row of the
- * resource matters to a release. A renewal always uses the index: that removes
+ * resource matters to a release, unless that has to wait. A renewal always uses the index: that removes
  * dead versions. Else a session that only renews a lease would leave all of them.
  */
 static ClaimedLease
@@ -257,7 +257,7 @@ find_lease(RunningAction *action)
 	if (kind == ACTION_END && !actions[action->asked->verb].gives_token &&
 		store_look_at_last_written(action->store, action->asked->resource, &action->rows))
 		claimed = find_claimed(&action->rows, &action->asked->claim, kind, action->now);
-	if (!claimed.holds)
+	if (!claimed.holds || TransactionIdIsValid(claimed.transaction))
 	{
 		store_look(action->store, action->asked->resource, &action->rows);
 		if (kind == ACTION_BREAK)

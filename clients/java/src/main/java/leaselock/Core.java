@@ -132,7 +132,7 @@ final class Core {
     void callBack(Record record, Consumer<LeaseLost> callback) {
         Object running = new Object();
         callbacks.add(running);
-        Loop.inThread(() -> {
+        boolean begun = Loop.inThread(() -> {
             CALLBACK.set(running);
             try {
                 callback.accept(record.loss(null));
@@ -146,6 +146,9 @@ final class Core {
                 });
             }
         });
+        if (!begun) {
+            callbacks.remove(running);
+        }
     }
 
     void checkEnd() {

@@ -130,12 +130,14 @@ final class Loop {
         }
     }
 
-    /** If no thread can be made, that is logged: the loop, which calls it, must go on. An alarm ends what waits for it. */
-    static void inThread(Runnable run) {
+    /** False if no thread can be made. That is logged: the loop, which calls it, must go on. */
+    static boolean inThread(Runnable run) {
         try {
             THREADS.execute(run);
+            return true;
         } catch (OutOfMemoryError e) {
             error("no thread could be made", e);
+            return false;
         }
     }
 
