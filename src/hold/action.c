@@ -245,8 +245,9 @@ static const struct
 
 /*
  * Look, and find the lease that is meant. If it is held, no other row of the
- * resource matters to a release, unless that has to wait. A renewal always uses the index: that removes
- * dead versions. Else a session that only renews a lease would leave all of them.
+ * resource matters to a release, unless that has to wait. A renewal always uses
+ * the index: that removes dead versions. Else a session that only renews a lease
+ * would leave all of them.
  */
 static ClaimedLease
 find_lease(RunningAction *action)
