@@ -5,7 +5,7 @@
  * which no extension in C can be installed. PostgreSQL 14 or later, no
  * superuser. docs/portable.md says what it promises, and what it does not.
  *
- *	psql --single-transaction -c 'CREATE SCHEMA lease' \
+ *	psql -v ON_ERROR_STOP=1 --single-transaction -c 'CREATE SCHEMA lease' \
  *		-c 'SET search_path = lease' -f lease_lock.sql
  *	psql -c 'GRANT USAGE ON SCHEMA lease TO PUBLIC'
  *

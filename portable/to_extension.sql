@@ -3,7 +3,7 @@
  * transaction. Leases, owners and tokens are taken along, and so are the
  * privileges on the functions and on lease_status. Run it as a superuser, after make install:
  *
- *	psql --single-transaction -c 'SET search_path = lease' -f to_extension.sql
+ *	psql -v ON_ERROR_STOP=1 --single-transaction -c 'SET search_path = lease' -f to_extension.sql
  *
  * The extension comes into the same schema, so callers change nothing. Calls
  * that wait at that moment fail once, with an error, and can be repeated. It

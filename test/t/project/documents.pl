@@ -40,7 +40,7 @@ my %elsewhere = (
 	'systemctl' => 'needs systemd; lease_run/t/jobs.pl verifies the units',
 	'#!/bin/sh' => 'lease_run/t/jobs.pl',
 	'psql -h' => 'test/t/partitions/plproxy.pl',
-	'psql --single-transaction' => 'portable_install.pl and portable_to_extension.pl in test/t/portable',
+	'psql -v ON_ERROR_STOP=1 --single-transaction' => 'portable_install.pl and portable_to_extension.pl in test/t/portable',
 	'contrib/plproxy/move-partition' => 'test/t/partitions/move_partition.pl');
 
 # The fenced blocks of a document: language, text, the comment before, and whether only blank lines
