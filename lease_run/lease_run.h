@@ -264,7 +264,7 @@ typedef struct Lease
 	Connection	connection;
 	char	   *schema;			/* of the functions, quoted; NULL: not known yet */
 	bool		schema_is_new;	/* looked up after a function was not found */
-	char	   *token;			/* NULL: not granted */
+	char	   *token;			/* of the last grant; NULL: none, or not known */
 	char	   *granted_at;
 	bool		is_uncertain;	/* an answer got lost, or a wait ended well: it may be held */
 	bool		may_be_own;		/* the same, but the owner may have it elsewhere */

@@ -61,6 +61,12 @@ def test_what_acquires_can_renew(server, role, program_for, slow, kind, settings
     program.open(source_of(server, kind))
     program.hold("all", "first", ttl=9 * slow)
     assert holder(server, "all") == ("worker" if "role" in settings or kind in ("callable", "pool with hook") else "app")
+    use_and_hand_over(program, server)
+    assert not server.is_held("all") and program.events.empty()
+
+
+def use_and_hand_over(program, server):
+    """The holder renews and writes, while another one waits, who is granted the lease then."""
     waiting = program.start_hold("all", "second", ttl=600, wait=LONG)
     wait_until(lambda: server.waiters("all") == 1)
     server.wait_for_renewal("all")
@@ -69,7 +75,6 @@ def test_what_acquires_can_renew(server, role, program_for, slow, kind, settings
     assert program("release", lease="first") is True
     waiting.answer()
     assert program("release", lease="second") is True
-    assert not server.is_held("all") and program.events.empty()
 
 
 def holder(server, resource):
@@ -81,7 +86,8 @@ def test_few_privileges_are_enough(program, make_role, database, slow):
     """Those that docs/clients.md names; also for an answer that is waited for, and a lease that somebody else wants."""
     app = make_role()
     functions = "FROM pg_proc WHERE proname ~ '^lease_'"
-    needed = "('lease_request', 'lease_renew', 'lease_release', 'lease_token', 'lease_contended', 'lease_assert', 'lease_clock_difference', 'lease_session_ended')"
+    needed = ("lease_request", "lease_renew", "lease_release", "lease_token", "lease_contended", "lease_assert",
+              "lease_clock_difference", "lease_session_ended")
     for (revoke,) in database.sql(f"SELECT format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', oid::regprocedure) {functions}"):
         database.sql(revoke)
     for (grant,) in database.sql(f"SELECT format('GRANT EXECUTE ON ROUTINE %s TO app', oid::regprocedure) {functions} AND proname IN {needed}"):
@@ -89,14 +95,7 @@ def test_few_privileges_are_enough(program, make_role, database, slow):
     database.sql("REVOKE ALL ON lease_status, lease_waiters, lease_contenders FROM PUBLIC; GRANT SELECT ON lease_status TO app")
     program.open(database.dsn(user=app.name))
     program.hold("all", "first", ttl=9 * slow)
-    waiting = program.start_hold("all", "second", ttl=600, wait=LONG)
-    wait_until(lambda: database.waiters("all") == 1)
-    database.wait_for_renewal("all")
-    program("check", lease="first")
-    assert program("transaction", lease="first", statements=["SELECT 1"])
-    assert program("release", lease="first") is True
-    waiting.answer()
-    assert program("release", lease="second") is True
+    use_and_hand_over(program, database)
     assert program.events.empty()
 
 

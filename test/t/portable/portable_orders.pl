@@ -57,6 +57,19 @@ sub answers
 	return is(ask($session, $sql), $expected, $name);
 }
 
+# Bob waits, is stopped, and could be granted the lease. Returns his pid.
+sub stop_first_in_line
+{
+	fresh();
+	$node->safe_psql('postgres', "SELECT lease_acquire('r', '1 h', 'ann')");
+	my $first = begin_query($bob, "SELECT lease_acquire('r', '1 h', 'bob', '1 h')");
+
+	$node->poll_query_until('postgres', "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $first") or die 'nobody waits';
+	stop_process($first);
+	$node->safe_psql('postgres', "SELECT lease_release('r', 'ann')");
+	return $first;
+}
+
 my $expire = "UPDATE lease_lock SET expires_at = clock_timestamp() - interval '1 ms' WHERE owner IS NOT NULL";
 my $reason = "SELECT granted, reason FROM lease_request('r', '1 h', 'bob'";
 my %acquire = (
@@ -443,12 +456,7 @@ $node->safe_psql('postgres', "SELECT lease_release('r', 'bob')");
 is(finish_query($ann) =~ s/^\n|\n$//gr, 't', 'and is granted it then');
 
 # Nor does another call that waits.
-fresh();
-$node->safe_psql('postgres', "SELECT lease_acquire('r', '1 h', 'ann')");
-$first = begin_query($bob, "SELECT lease_acquire('r', '1 h', 'bob', '1 h')");
-$node->poll_query_until('postgres', "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $first") or die 'nobody waits';
-stop_process($first);
-$node->safe_psql('postgres', "SELECT lease_release('r', 'ann')");
+$first = stop_first_in_line();
 $pid = begin_query($ann, "SELECT lease_acquire('r', '1 h', 'ann', '1 h')");
 wait_until_blocked($node, $pid);
 kill('CONT', $first);
@@ -483,18 +491,8 @@ for (my $end = time + $PostgreSQL::Test::Utils::timeout_default; time < $end && 
 is($state, 'idle', 'lock_timeout ends a wait that steps aside again and again');
 like(finish_query($ann), qr/55P03/, 'with its error');
 
-# The name of a resource may have a collation, also of a call that waits.
-fresh();
-$ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann')");
-answers($bob, "SELECT lease_acquire('r' COLLATE ucs_basic, '1 h', 'bob', '1 ms')", 'f', 'a wait for a resource with a collation');
-
-# Nor does a call whose wait is over.
-fresh();
-$node->safe_psql('postgres', "SELECT lease_acquire('r', '1 h', 'ann')");
-$first = begin_query($bob, "SELECT lease_acquire('r', '1 h', 'bob', '1 h')");
-$node->poll_query_until('postgres', "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $first") or die 'nobody waits';
-stop_process($first);
-$node->safe_psql('postgres', "SELECT lease_release('r', 'ann')");
+# A call whose wait is over does not go before those in the line.
+$first = stop_first_in_line();
 answers($ann, "SELECT lease_acquire('r', '1 h', 'carl', '5 ms')", 'f', 'a wait that is over does not go before those in the line');
 kill('CONT', $first);
 is(finish_query($bob) =~ s/^\n|\n$//gr, 't', 'who are granted the lease');
@@ -561,6 +559,11 @@ $ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann'), lease_release('r', 'a
 $ann->query_safe("BEGIN; SELECT lease_acquire('r', '1 h', 'ann'); LOCK TABLE lease_lock IN EXCLUSIVE MODE");
 $pid = begin_query($bob, "SELECT granted, reason FROM lease_request('r', '1 h', 'bob')");
 is($until_written->(), 'f|held', 'a try looks again when it has the lock');
+
+# The name of a resource may have a collation, also of a call that waits.
+fresh();
+$ann->query_safe("SELECT lease_acquire('r', '1 h', 'ann')");
+answers($bob, "SELECT lease_acquire('r' COLLATE ucs_basic, '1 h', 'bob', '1 ms')", 'f', 'a wait for a resource with a collation');
 
 # A transfer to an owner who has a lease waits for nothing of his.
 fresh();
