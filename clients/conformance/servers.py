@@ -38,12 +38,13 @@ def free_port():
 
 
 def wait_until(condition, limit=LONG):
-    """Look often at first. Most of the tests wait, side by side: what looks for long must not take their time."""
+    """What it is then. Look often at first. Most of the tests wait, side by side: what looks for long must not take their time."""
     end, pause = time.monotonic() + limit, 0.01
-    while not condition():
+    while not (value := condition()):
         assert time.monotonic() < end, "it did not happen"
         time.sleep(pause)
         pause = min(1.2 * pause, 0.1)
+    return value
 
 
 class Server:
