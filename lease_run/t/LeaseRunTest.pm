@@ -203,7 +203,7 @@ sub start_proxy
 	{
 		close $to_proxy;
 		close $from_proxy;
-		eval { be_proxy($listener, $orders, $answers, $node->host . "/.s.PGSQL.$port") };
+		eval { be_proxy($listener, $orders, $answers, $node->host . "/.s.PGSQL.$port"); 1 } or print STDERR "# proxy: $@";
 		require POSIX;
 		POSIX::_exit(0);
 	}
@@ -225,9 +225,14 @@ sub start_proxy
 sub tell_proxy
 {
 	my ($proxy, $order) = @_;
+	my ($size, $done);
 
 	syswrite($proxy->{orders}, $order);
-	sysread($proxy->{answers}, my $done, 1) or die 'the proxy has ended';
+	do
+	{
+		$size = sysread($proxy->{answers}, $done, 1);
+	} while (!defined $size && $!{EINTR});		# a child has ended
+	die 'the proxy has ended' if !$size;
 	return;
 }
 

@@ -19,7 +19,7 @@ my ($printed, $missing);
 # Versions differ.
 sub row_of
 {
-	return shift =~ s/^(\| [^|]*?) \([\d.]+\)( \|)/$1$2/r;
+	return shift =~ s/^(\| [^|]*?) \(\d[^()]*\)( \|)/$1$2/r;
 }
 
 {
