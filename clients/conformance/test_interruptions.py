@@ -27,12 +27,13 @@ def test_an_interrupted_call_leaves_nothing(program, server, proxy, call):
     program.open(server.dsn(proxy.port))
     program.hold("warm")
     program("release", lease="warm")
-    interrupted = 0
+    ends = []
     for n in range(TIMES):
         delay, longest = WAYS[n % 2]
         proxy.delay = {"request": delay, "answer": delay}
-        interrupted += interrupt(program, server, call, f"i:{n}", random.uniform(0, longest))
-    print(f"{call}: {interrupted} of {TIMES} interrupted")
+        ends.append(interrupt(program, server, call, f"i:{n}", random.uniform(0, longest)))
+    print(f"{call}: {ends.count('Interrupted')} of {TIMES} interrupted, {ends.count('Driver')} without a connection in time")
+    assert ends.count("Driver") <= TIMES / 4        # a machine that is busy
     time.sleep(2)
     assert server.held("i:%") == []
     wait_until(lambda: program("keeper", client="a") == {"leases": 0, "ending": 0, "waits": 0})
@@ -40,6 +41,7 @@ def test_an_interrupted_call_leaves_nothing(program, server, proxy, call):
 
 
 def interrupt(program, server, call, resource, after):
+    """The name of the error, or None."""
     options = {"ttl": 3600}
     args = {"client": "a", "lease": resource, "resource": resource, "options": options}
     if call == "hold after a wait":
@@ -60,13 +62,13 @@ def interrupt(program, server, call, resource, after):
     program("interrupt", of=command.id)
     try:
         answer = command.answer()
-        failed = False
+        error = None
     except Failure as failure:
-        assert failure.name == "Interrupted", failure
-        failed = True
-    if call == "transaction" or (not failed and answer and call in ("hold", "hold after a wait", "try")):
+        error = failure.name
+        assert error == "Interrupted" or (error == "Driver" and failure.sqlstate is None), failure
+    if call == "transaction" or (error is None and answer and call in ("hold", "hold after a wait", "try")):
         assert program("release", lease=resource) is True
-    return failed
+    return error
 
 
 def interrupt_on_its_way(program, proxy, *hold, then=lambda: None, **options):
