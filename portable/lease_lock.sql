@@ -40,7 +40,9 @@
  * sessions that insert it: without that lock, they would wait for each other.
  *
  * The functions run with the rights of the role that runs this file, and see
- * only this schema and pg_catalog. So nobody else may create objects here.
+ * only this schema and pg_catalog. So nobody else may create objects here. Their
+ * messages begin at NOTICE, since a caller who lets the server log plans to the
+ * client (debug_print_plan) would see the rows of others in them.
  */
 DO $$
 DECLARE
@@ -370,9 +372,30 @@ BEGIN
 	IF FOUND THEN
 		RETURN false;
 	END IF;
+	RETURN _lease_insert_top(r);
+END $$;
+
+/*
+ * Insert slot 0. False: it is there. A snapshot that stays may not show it:
+ * then it fails with 40001, or another transaction is changing the row, and is
+ * not waited for.
+ */
+CREATE OR REPLACE FUNCTION _lease_insert_top(r _lease_request) RETURNS bool
+	LANGUAGE plpgsql AS $$
+DECLARE
+	callers text = current_setting('lock_timeout');
+	inserted bool;
+BEGIN
+	IF _lease_snapshot_stays() THEN
+		PERFORM set_config('lock_timeout', '10', true);
+	END IF;
 	INSERT INTO lease_lock VALUES (r.resource, 0, NULL, 'epoch', 0, clock_timestamp(), pg_current_xact_id(), r.role, 'x', 0)
-	ON CONFLICT DO NOTHING;		-- fails with 40001 if the row is newer than the snapshot
-	RETURN FOUND;
+	ON CONFLICT DO NOTHING;
+	inserted := FOUND;
+	PERFORM set_config('lock_timeout', callers, true);
+	RETURN inserted;
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
 END $$;
 
 /* Grant the owner a lease again that it holds, if the request says so. */
@@ -710,7 +733,7 @@ CREATE OR REPLACE FUNCTION lease_request(
 		min_hold interval DEFAULT NULL, payload jsonb DEFAULT NULL, session bool DEFAULT false,
 		OUT granted bool, OUT token int8, OUT expires_at timestamptz, OUT waited interval,
 		OUT blocked_by text, OUT blocked_for interval, OUT reason text)
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	begun timestamptz = clock_timestamp();
 	outcome _lease_outcome;
@@ -752,7 +775,7 @@ COMMENT ON FUNCTION lease_request(text, interval, text, interval, text, int, tex
 	'acquire a lease of any mode with all options; returns whether it was granted, and if not, what blocks it';
 
 CREATE OR REPLACE FUNCTION lease_acquire(resource text, ttl interval, owner text, wait interval) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 BEGIN
 	PERFORM _lease_check_name('resource', resource);
 	ttl := _lease_check_ttl(resource, ttl);
@@ -764,12 +787,12 @@ COMMENT ON FUNCTION lease_acquire(text, interval, text, interval) IS
 	'acquire an exclusive lease, waiting for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE OR REPLACE FUNCTION lease_acquire(resource text, ttl interval, owner text) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$ BEGIN RETURN lease_acquire(resource, ttl, owner, '0'); END $$;
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$ BEGIN RETURN lease_acquire(resource, ttl, owner, '0'); END $$;
 COMMENT ON FUNCTION lease_acquire(text, interval, text) IS
 	'acquire an exclusive lease unless it is held, without waiting; true when granted';
 
 CREATE OR REPLACE FUNCTION lease_acquire_shared(resource text, ttl interval, owner text, wait interval) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 BEGIN
 	PERFORM _lease_check_name('resource', resource);
 	ttl := _lease_check_ttl(resource, ttl);
@@ -781,12 +804,12 @@ COMMENT ON FUNCTION lease_acquire_shared(text, interval, text, interval) IS
 	'acquire a lease beside others that share the resource, waiting for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE OR REPLACE FUNCTION lease_acquire_shared(resource text, ttl interval, owner text) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$ BEGIN RETURN lease_acquire_shared(resource, ttl, owner, '0'); END $$;
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$ BEGIN RETURN lease_acquire_shared(resource, ttl, owner, '0'); END $$;
 COMMENT ON FUNCTION lease_acquire_shared(text, interval, text) IS
 	'acquire a lease beside others that share the resource, unless it is held exclusively, without waiting; true when granted';
 
 CREATE OR REPLACE FUNCTION lease_acquire_permit(resource text, permits int, ttl interval, owner text, wait interval) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 BEGIN
 	PERFORM _lease_check_name('resource', resource), _lease_check_permits(resource, permits);
 	ttl := _lease_check_ttl(resource, ttl);
@@ -798,12 +821,12 @@ COMMENT ON FUNCTION lease_acquire_permit(text, int, interval, text, interval) IS
 	'acquire one of a number of permits, waiting for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE OR REPLACE FUNCTION lease_acquire_permit(resource text, permits int, ttl interval, owner text) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$ BEGIN RETURN lease_acquire_permit(resource, permits, ttl, owner, '0'); END $$;
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$ BEGIN RETURN lease_acquire_permit(resource, permits, ttl, owner, '0'); END $$;
 COMMENT ON FUNCTION lease_acquire_permit(text, int, interval, text) IS
 	'acquire one of a number of permits, without waiting; true when granted';
 
 CREATE OR REPLACE FUNCTION lease_acquire_any(resources text[], ttl interval, owner text, wait interval) RETURNS text
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	outcome _lease_outcome;
 BEGIN
@@ -818,7 +841,7 @@ COMMENT ON FUNCTION lease_acquire_any(text[], interval, text, interval) IS
 	'acquire the lease on the first of these resources that is free, waiting for at most wait, or without limit if wait is NULL; the name of that resource, or NULL';
 
 CREATE OR REPLACE FUNCTION lease_acquire_any(resources text[], ttl interval, owner text) RETURNS text
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$ BEGIN RETURN lease_acquire_any(resources, ttl, owner, '0'); END $$;
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$ BEGIN RETURN lease_acquire_any(resources, ttl, owner, '0'); END $$;
 COMMENT ON FUNCTION lease_acquire_any(text[], interval, text) IS
 	'acquire the lease on the first of these resources that is free, without waiting; the name of that resource, or NULL';
 
@@ -827,7 +850,7 @@ COMMENT ON FUNCTION lease_acquire_any(text[], interval, text) IS
  * block each other. The ttl of all leases begins when the last one is granted.
  */
 CREATE OR REPLACE FUNCTION lease_acquire_all(resources text[], ttl interval, owner text, wait interval) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	until timestamptz;
 	now timestamptz;
@@ -857,7 +880,7 @@ COMMENT ON FUNCTION lease_acquire_all(text[], interval, text, interval) IS
 	'acquire the leases on all of these resources or on none, waiting for at most wait, or without limit if wait is NULL; true when granted';
 
 CREATE OR REPLACE FUNCTION lease_acquire_all(resources text[], ttl interval, owner text) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$ BEGIN RETURN lease_acquire_all(resources, ttl, owner, '0'); END $$;
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$ BEGIN RETURN lease_acquire_all(resources, ttl, owner, '0'); END $$;
 COMMENT ON FUNCTION lease_acquire_all(text[], interval, text) IS
 	'acquire the leases on all of these resources or on none, without waiting; true when granted';
 
@@ -897,7 +920,7 @@ COMMENT ON PROCEDURE lease_wait(text, interval, text, interval, bool, int8, time
 	'acquire a lease of any mode with all options of lease_request, but wait without a snapshot, committing before each sleep; waiters have no order';
 
 CREATE OR REPLACE FUNCTION _lease_require_wait(resource text, wait interval) RETURNS void
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 BEGIN
 	PERFORM _lease_check_name('resource', resource), _lease_check_span('wait for', resource, wait);
 END $$;
@@ -987,7 +1010,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION lease_release(resource text, owner text) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	l lease_lock = _lease_find(resource, owner, NULL, true);
 BEGIN
@@ -996,7 +1019,7 @@ END $$;
 COMMENT ON FUNCTION lease_release(text, text) IS 'release a lease of this owner, unless it was taken over; true when released';
 
 CREATE OR REPLACE FUNCTION lease_release(resource text, owner text, token int8) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	l lease_lock;
 BEGIN
@@ -1014,7 +1037,7 @@ CREATE OR REPLACE FUNCTION _lease_of_owner(the_owner text) RETURNS SETOF lease_l
 $$;
 
 CREATE OR REPLACE FUNCTION lease_release_all(owner text) RETURNS int8
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	l lease_lock;
 	found_now lease_lock;
@@ -1042,7 +1065,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION lease_renew(resource text, ttl interval, owner text) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 BEGIN
 	PERFORM _lease_check_name('resource', resource);
 	RETURN _lease_renew(resource, _lease_check_ttl(resource, ttl), owner, NULL);
@@ -1051,7 +1074,7 @@ COMMENT ON FUNCTION lease_renew(text, interval, text) IS
 	'extend a lease that this owner still holds to at least ttl from now; true when it is held';
 
 CREATE OR REPLACE FUNCTION lease_renew(resource text, ttl interval, owner text, token int8) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 BEGIN
 	PERFORM _lease_check_name('resource', resource);
 	ttl := _lease_check_ttl(resource, ttl);
@@ -1062,7 +1085,7 @@ COMMENT ON FUNCTION lease_renew(text, interval, text, int8) IS
 	'extend a lease that this owner still holds with this token to at least ttl from now; true when it is held';
 
 CREATE OR REPLACE FUNCTION lease_renew_several(resources text[], ttl interval, owner text) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	name text;
 BEGIN
@@ -1082,7 +1105,7 @@ COMMENT ON FUNCTION lease_renew_several(text[], interval, text) IS
 	'extend the leases on all of these resources to at least ttl from now, or none; true when this owner holds all of them';
 
 CREATE OR REPLACE FUNCTION lease_renew_all(ttl interval, owner text) RETURNS int8
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	l lease_lock;
 	renewed int8 = 0;
@@ -1098,7 +1121,7 @@ COMMENT ON FUNCTION lease_renew_all(interval, text) IS
 	'extend every lease that this owner holds to at least ttl from now; returns how many';
 
 CREATE OR REPLACE FUNCTION lease_set_payload(resource text, owner text, payload jsonb) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	l lease_lock = _lease_find(resource, owner, NULL, false);
 BEGIN
@@ -1109,7 +1132,7 @@ COMMENT ON FUNCTION lease_set_payload(text, text, jsonb) IS
 	'replace the payload of a lease that this owner holds, or remove it if the new one is NULL; true when the lease is held';
 
 CREATE OR REPLACE FUNCTION lease_token(resource text, owner text) RETURNS int8
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 BEGIN
 	PERFORM _lease_check_name('resource', resource), _lease_check_name('owner', owner);
 	RETURN (SELECT l.token FROM lease_lock AS l
@@ -1135,7 +1158,7 @@ END $$;
  * ends meanwhile, that lock is given back.
  */
 CREATE OR REPLACE FUNCTION lease_transfer(resource text, owner text, new_owner text) RETURNS int8
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	l lease_lock;
 	now timestamptz;
@@ -1218,7 +1241,7 @@ END $$;
  * lease until the transaction ends, but it can be renewed.
  */
 CREATE OR REPLACE FUNCTION lease_assert(resource text, owner text) RETURNS int8
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	l lease_lock;
 BEGIN
@@ -1239,7 +1262,7 @@ COMMENT ON FUNCTION lease_assert(text, text) IS
 	'fail unless this owner holds the lease, and keep it from being lost until the transaction ends; its fencing token';
 
 CREATE OR REPLACE FUNCTION lease_assert_token(resource text, token int8) RETURNS int8
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	l lease_lock;
 BEGIN
@@ -1269,7 +1292,7 @@ COMMENT ON FUNCTION lease_assert_token(text, int8) IS
  * by the next statement, and none comes between.
  */
 CREATE OR REPLACE FUNCTION lease_break(resource text, grace interval DEFAULT '0') RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	slots int[];
 	free_at timestamptz;
@@ -1294,7 +1317,7 @@ REVOKE ALL ON FUNCTION lease_break(text, interval) FROM PUBLIC;
 
 /* Slot 0 stays while the resource has other rows, since it orders the grants. */
 CREATE OR REPLACE FUNCTION lease_purge() RETURNS int8
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 DECLARE
 	after interval = coalesce(nullif(current_setting('lease_lock.purge_after', true), ''), '1 minute');
 	until timestamptz = clock_timestamp() - greatest(after, '0');
@@ -1319,7 +1342,7 @@ COMMENT ON FUNCTION lease_purge() IS 'remove rows that have been free for lease_
 REVOKE ALL ON FUNCTION lease_purge() FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION lease_contended(resource text) RETURNS bool
-	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET client_min_messages = notice AS $$
 BEGIN
 	PERFORM _lease_check_name('resource', resource);
 	RETURN NULL;
@@ -1383,3 +1406,6 @@ BEGIN
 	END IF;
 END $$;
 GRANT EXECUTE ON FUNCTION _lease_require_wait(text, interval) TO PUBLIC;
+
+-- A column of such a type, in a table of anybody's, would stand in the way of every later change.
+REVOKE USAGE ON TYPE lease_lock, lease_status, _lease_request, _lease_outcome FROM PUBLIC;

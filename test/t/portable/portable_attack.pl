@@ -100,6 +100,18 @@ is($node->safe_psql('postgres', "SELECT lease.lease_release_all('secret'), lease
 	(SELECT blocked_by IS NULL FROM lease.lease_request('mine', '1 h', 'x')), (SELECT granted FROM lease.lease_request('mine', '1 h', 'secret', if_own => 'renew'))", extra_params => [ '-U', 'evil' ]),
 	'0|0|t|t|f', 'nor is it shown or counted');
 
+# Nor in the plans that the server logs to a client who wants it: those of its own statement, and no more.
+$node->safe_psql('postgres', "SELECT lease.lease_set_payload('mine', 'secret', '{\"k\": \"PAYLOAD\"}')", extra_params => [ '-U', 'victim' ]);
+foreach ("lease_assert_token('mine', token)", "lease_release('mine', 'secret')", "lease_renew('mine', '1 h', 'secret')", "lease_request('mine', '1 h', 'x')", "lease_assert('mine', 'x')")
+{
+	$node->psql('postgres', "SET client_min_messages = debug5; SET debug_print_plan = on; SET debug_print_parse = on; SET debug_pretty_print = off;
+		SELECT lease.$_ FROM lease.lease_status WHERE resource = 'mine'", extra_params => [ '-U', 'evil' ], stderr => \my $stderr);
+	my @plans = $stderr =~ /LOG: +plan:/g;
+
+	is(@plans, 1, "one plan is shown: $_");
+	unlike($stderr, qr/80 65 89 76 79 65 68/, 'and no payload');
+}
+
 # Nor by code that the server runs for the visitor in a session of another role, as ANALYZE runs the index expressions of a
 # table for autovacuum.
 my $token = $node->safe_psql('postgres', "SELECT token FROM lease.lease_status WHERE resource = 'mine'");
@@ -113,6 +125,12 @@ foreach ("lease_request('mine', '1 h', 'x')", "lease_request('mine', '1 h', 'sec
 {
 	$node->safe_psql('postgres', "CREATE OR REPLACE FUNCTION evil.act(x int) RETURNS int LANGUAGE plpgsql AS \$\$ BEGIN PERFORM lease.$_; RETURN x; END \$\$", extra_params => [ '-U', 'evil' ]);
 	sql_fails($node, 'ANALYZE evil.bait', '42501', 'within security-restricted operation', "nor in the session of a superuser: $_");
+}
+
+# No object of the visitor's depends on the types, which could not be changed any more.
+foreach ('lease_lock', 'lease_status', '_lease_request', '_lease_outcome')
+{
+	sql_fails($node, "CREATE TEMP TABLE t (x lease.$_)", '42501', "permission denied for type lease.$_", "a column of the type $_", role => 'evil');
 }
 
 # The session can say what the abbreviation of a time zone means.

@@ -299,6 +299,19 @@ $ann->query_safe('RESET plpgsql.extra_errors');
 
 # --- old snapshots
 
+# A try does not wait, also if its snapshot does not show a row that another transaction is changing.
+foreach my $level ('REPEATABLE READ', 'SERIALIZABLE')
+{
+	foreach my $change ("lease_renew('new', '2 h', 'ann')", "lease_release('new', 'ann')", "lease_transfer('new', 'ann', 'x') > 0",
+		"lease_set_payload('new', 'ann', '1')", "lease_break('new')", "lease_release('new', 'ann'), lease_purge() > 0")
+	{
+		fresh();
+		$bob->query_safe("BEGIN ISOLATION LEVEL $level; SET LOCAL lock_timeout = '50 s'; SELECT 1");
+		$ann->query_safe("SELECT lease_acquire('new', '1 h', 'ann'); BEGIN; SELECT $change");
+		answers($bob, "$acquire{shared}, current_setting('lock_timeout')" =~ s/'r'/'new'/r =~ s/%s/bob/r, 'f|50s', "$level: a try beside $change that is open");
+	}
+}
+
 # What may happen after the snapshot was taken, from leases that were there before.
 my @events = (
 	[ '', "%s" ],
