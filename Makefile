@@ -11,8 +11,7 @@ MODULE_big = lease_lock
 source = $(patsubst %/,%,$(dir $(firstword $(MAKEFILE_LIST))))
 files = $(patsubst $(source)/%,%,$(sort $(wildcard $(addprefix $(source)/,$(1)))))
 
-# The version of the SQL objects, and that of the release, which adds a number for fixes of the library.
-EXTVERSION = $(shell sed -n "s/^default_version = '\(.*\)'$$/\1/p" $(source)/lease_lock.control)
+# The version of the release. That of the SQL objects lacks its last number, which is for fixes of the library.
 DISTVERSION = $(shell sed -n 's/^\t"version": "\(.*\)",$$/\1/p' $(source)/META.json)
 
 OBJS = $(patsubst %.c,%.o,$(call files,src/*.c src/*/*.c))

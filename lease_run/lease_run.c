@@ -18,7 +18,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-
 /* Leave nothing behind on the server: no waiter, and no lease of a request without an answer. */
 static void
 give_up(Lease *lease)
@@ -140,7 +139,7 @@ run_under(Lease *lease)
 {
 	const Options *options = lease->options;
 	EndTimes	times = lease_end_times(lease);
-	Outcome why;
+	Outcome		why;
 
 	setenv("LEASE_RESOURCE", options->resource, 1);
 	setenv("LEASE_OWNER", options->owner, 1);

@@ -14,7 +14,6 @@
 
 #include "change/change.h"
 #include "guard/guard.h"
-#include "hold/hold.h"
 #include "monitor/monitor.h"
 #include "purge/purge.h"
 #include "store/store.h"

@@ -165,9 +165,8 @@ lease_downgrade(PG_FUNCTION_ARGS)
 {
 	LeaseAction action = {.verb = LEASE_DOWNGRADE, .resource = resource_arg(fcinfo, 0)};
 	ActionResult result;
-	int64		token;
 
-	action.claim = claim_args(fcinfo, 1, action.resource, &token);
+	action.claim.owner = owner_arg(fcinfo, 1);
 	require_writable("lease_downgrade()");
 	result = act_on_lease(&action);
 	if (!result.done)

@@ -11,7 +11,6 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -203,10 +202,5 @@ lease_contended(PG_FUNCTION_ARGS)
 Datum
 lease_session_ended(PG_FUNCTION_ARGS)
 {
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("number of a session must not be null"),
-				 errhint("Give session_number of the lock table.")));
 	PG_RETURN_BOOL(session_state(PG_GETARG_INT64(0)) == SESSION_ENDED);
 }

@@ -3,14 +3,13 @@
  * arguments.c
  *		Arguments of the functions that SQL calls: fetched and checked.
  *
- * No function is STRICT. A NULL is an error, because a caller would take a
- * NULL result for "not granted".
+ * No function that acts on a lease is STRICT. A NULL is an error, because a
+ * caller would take a NULL result for "not granted".
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "common/int.h"
 #include "miscadmin.h"
@@ -21,7 +20,6 @@
 
 #include "api/api.h"
 #include "change/change.h"
-#include "grant/grant.h"
 #include "rules/rules.h"
 
 /* Maximum number of names in an array. */

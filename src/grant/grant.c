@@ -22,7 +22,6 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 
 #include "change/change.h"
 #include "grant/grant.h"

@@ -9,13 +9,10 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "tcop/pquery.h"
-#include "tcop/utility.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 
 #include "grant/grant.h"
 #include "hold/hold.h"
@@ -103,6 +100,7 @@ wait_in_turn(const LeaseRequest *request, text **resources, int nresources, int6
 	wait_begin(resources, nresources, request, wait);
 	PG_TRY();
 	{
+		RACE_POINT("after a waiter joined");
 		while (!(outcome = try_any(wait_open_store(), request, resources, nresources)).granted &&
 			   wait_may_go_on())
 		{

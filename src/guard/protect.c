@@ -26,7 +26,6 @@
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "nodes/makefuncs.h"
 #include "nodes/value.h"
 #include "parser/parse_func.h"
 #include "utils/acl.h"
@@ -142,7 +141,8 @@ check_protectable(Relation table, Oid lease_schema, List *inheritors)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot protect \"%s\": its partition \"%s\" is a foreign table",
-							name, get_rel_name(lfirst_oid(cell)))));
+							name, get_rel_name(lfirst_oid(cell))),
+					 errhint("Detach it, or protect the other partitions one by one.")));
 }
 
 static char *

@@ -295,7 +295,8 @@ template_fill(Template *template, TupleTableSlot *row)
 							NameStr(TupleDescAttr(RelationGetDescr(template->table),
 												  part->column - 1)->attname),
 							RelationGetRelationName(template->table)),
-					 errdetail("It is part of the name of the row's lease.")));
+					 errdetail("It is part of the name of the row's lease."),
+					 errhint("Give the column a value.")));
 		append_value(name, part->value, part->type);
 	}
 

@@ -63,7 +63,8 @@ get_column(const TriggerData *call)
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("version column \"%s\" of table \"%s\" must have type integer or bigint, "
 						"and not be generated",
-						name, RelationGetRelationName(call->tg_relation))));
+						name, RelationGetRelationName(call->tg_relation)),
+				 errhint("Change the type of the column, or name another one.")));
 	return column;
 }
 

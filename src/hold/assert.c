@@ -43,7 +43,6 @@
 
 #include "miscadmin.h"
 #include "utils/acl.h"
-#include "utils/builtins.h"
 
 #include "hold/hold.h"
 
@@ -71,7 +70,7 @@ describe_holder(const Lease *lease, const Claim *claim, TimestampTz now)
 	if (claim->owner != NULL && is_owner(lease, claim->owner))
 		return psprintf("That owner holds it with token " INT64_FORMAT " %s.",
 						lease->token, how_long);
-	if (may_act(lease) && has_privs_of_role(GetOuterUserId(), lease->role))
+	if (error_may_show_owner(lease->role))
 		return psprintf("Owner \"%s\" holds it with token " INT64_FORMAT " %s.",
 						printable(lease->owner), lease->token, how_long);
 	return psprintf("Another owner holds it %s.", how_long);

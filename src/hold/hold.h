@@ -45,8 +45,8 @@ typedef struct ActionResult
 } ActionResult;
 
 /*
- * Find the lease that is meant, and act on it. A break and a release may find
- * a lease that has expired.
+ * Find the lease that is meant, and act on it. A break, a release and a
+ * restart may find a lease that has expired.
  */
 extern ActionResult act_on_lease(const LeaseAction *asked);
 extern int64 act_on_all_leases(const LeaseAction *action);

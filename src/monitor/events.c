@@ -19,7 +19,6 @@
 #include <math.h>
 
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
@@ -136,7 +135,7 @@ append_circumstances(StringInfo line, LeaseEvent event, const Lease *lease, cons
 	{
 		case EVENT_GRANTED:
 		case EVENT_RENEWED:
-			appendStringInfo(line, " until %s", timestamptz_to_str(lease->expires_at));
+			appendStringInfo(line, " until %s", timestamptz_to_str(clock_wall_time(lease->expires_at)));
 			break;
 		case EVENT_TAKEN_OVER:
 			appendStringInfo(line, " from %s", owner_and_role(former));

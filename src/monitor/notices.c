@@ -63,10 +63,11 @@ to_utf8(const text *string)
 	char	   *source = text_to_cstring(string);
 	int			length = strlen(source);
 	int			space = length * MAX_CONVERSION_GROWTH + 1;
-	unsigned char *converted = palloc(space);
+	unsigned char *converted;
 
 	if (encoding == PG_UTF8)
 		return source;
+	converted = palloc(space);
 	if (OidIsValid(conversion) &&
 		pg_do_encoding_conversion_buf(conversion, encoding, PG_UTF8, (unsigned char *) source,
 									  length,

@@ -36,6 +36,7 @@
 #include "utils/snapmgr.h"
 
 #include "monitor/monitor.h"
+#include "store/store.h"
 
 enum
 {
@@ -298,7 +299,7 @@ write_watch(Relation table, HeapTuple former, text *prefix, text *channel, uint3
 bool
 set_watch(text *prefix, text *channel, uint32 events)
 {
-	Relation	table = table_open(watch_table(), ShareRowExclusiveLock);
+	Relation	table = table_open(extension_relation("lease_watch", false), ShareRowExclusiveLock);
 	ScanKeyData keys[2];
 	SysScanDesc scan;
 	HeapTuple	former;

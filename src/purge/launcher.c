@@ -73,7 +73,7 @@ launcher_init(void)
 	BackgroundWorker launcher;
 
 	DefineCustomIntVariable("lease_lock.purge_interval",
-							"Time between two purges of all databases by the purge worker.",
+							"Time between two visits of the purge worker to a database with leases.",
 							"0 turns the worker off. There is no worker unless the library is "
 							"preloaded.",
 							&purge_interval,

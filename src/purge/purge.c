@@ -23,7 +23,6 @@
 #include "storage/procarray.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
-#include "utils/timestamp.h"
 
 #include "monitor/monitor.h"
 #include "purge/purge.h"

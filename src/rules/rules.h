@@ -62,7 +62,7 @@ typedef enum OwnAction
 {
 	ACTION_RELY,				/* assert it */
 	ACTION_PROLONG,				/* renew it */
-	ACTION_END,					/* release or transfer it */
+	ACTION_END,					/* release, transfer or downgrade it */
 	ACTION_BREAK				/* end all leases on the resource, as an administrator */
 } OwnAction;
 

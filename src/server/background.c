@@ -14,7 +14,6 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
-#include "tcop/tcopprot.h"
 #include "utils/guc.h"
 
 #include "server/server.h"

@@ -12,7 +12,6 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "utils/memutils.h"
 #include "utils/resowner.h"
 
 #include "server/server.h"

@@ -15,7 +15,6 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "store/columns.h"

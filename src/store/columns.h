@@ -19,7 +19,7 @@ typedef struct LeaseColumn
 	int			size;			/* of the field, in bytes: 4 or 8 */
 	bool		not_null;
 	int64		null;			/* what the field has for NULL */
-	bool		renewed;		/* a renewal changes it */
+	bool		renewed;		/* it is written while the lease goes on */
 } LeaseColumn;
 
 /* New columns come last. The table of version 1.0 has the first ones only. */

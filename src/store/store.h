@@ -32,6 +32,7 @@ typedef enum StoreOpening
 
 extern void store_init(void);
 extern LeaseStore *store_open(LOCKMODE lockmode);
+extern Oid	extension_relation(const char *name, bool missing_ok);
 extern Oid	store_relid(void);
 extern LeaseStore *store_open_unless_locked(LOCKMODE lockmode);
 extern void store_lock_table(Oid relid);

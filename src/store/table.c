@@ -21,7 +21,6 @@
 #include "catalog/pg_am.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_extension.h"
-#include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
 #include "rewrite/rowsecurity.h"
@@ -59,7 +58,7 @@ store_init(void)
  * Get the OID of a relation of the extension. With missing_ok, the OID is
  * invalid if there is no extension.
  */
-static Oid
+Oid
 extension_relation(const char *name, bool missing_ok)
 {
 	Oid			relid = InvalidOid;

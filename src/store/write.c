@@ -5,7 +5,8 @@
  *
  * The caller holds the resource lock, has looked at the row since, and found
  * that no other transaction changes it, or locks it in a conflicting mode. Only
- * a write or a row lock by hand can come in between. That is an error.
+ * a write or a row lock by hand can come in between. Then nothing is written,
+ * and the caller decides.
  *
  * A released lease stays as a tombstone, which the next grant updates in
  * place. If rows were deleted and inserted instead, the table would collect

@@ -13,14 +13,13 @@
  * first, all nodes count as stuck. The search removes those that can go on.
  * Then it removes those that are in no circle with its own process, since
  * another deadlock has stuck them. What remains is the deadlock, and each of
- * its members finds the same one. It counts only if a second search finds it
- * unchanged. The victim is a member that sleeps in the queue: the last one
- * whose end lets all others go on, else the last one. Any other member that
- * finds it makes the victim search. If no member sleeps in the queue, the
- * server finds the deadlock. A search visits each process and each owner once,
- * and looks once at each line that it reaches, or once for each number of
- * permits stated there. Nothing is found for a waiter with resources that it
- * has no entry for.
+ * its members finds the same one. The victim is a member that sleeps in the
+ * queue: the last one whose end lets all others go on, else the last one. Any
+ * other member that finds it makes the victim search. If no member sleeps in
+ * the queue, the server finds the deadlock. A search visits each process and
+ * each owner once, and looks once at each line that it reaches, or once for
+ * each number of permits stated there. Nothing is found for a waiter with
+ * resources that it has no entry for.
  *
  * The search reads state that changes meanwhile. So a deadlock counts only if a
  * second search finds it the same: each wait (its ticket, or when it began) and
@@ -36,7 +35,6 @@
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/acl.h"
-#include "utils/builtins.h"
 
 #include "monitor/monitor.h"
 #include "wait/queue.h"

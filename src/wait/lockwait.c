@@ -58,7 +58,6 @@
 #include <signal.h>
 
 #include "miscadmin.h"
-#include "storage/lock.h"
 #include "utils/timeout.h"
 
 #include "wait/queue.h"

@@ -14,7 +14,6 @@
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 
 #include "wait/queue.h"
 

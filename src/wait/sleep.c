@@ -18,7 +18,6 @@
 #undef USE_SSL
 #include "libpq/libpq.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 

@@ -29,7 +29,6 @@
 
 #include "access/subtrans.h"
 #include "access/xact.h"
-#include "miscadmin.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/guc.h"

@@ -17,7 +17,6 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
-#include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/guc.h"
@@ -132,7 +131,8 @@ wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 
 	if (my_wait.active)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("this session is already waiting for a lease")));
+				 errmsg("this session is already waiting for a lease"),
+				 errhint("Wait for one lease at a time.")));
 
 	memset(&my_wait, 0, sizeof(my_wait));
 	my_wait.begun_at = now;
@@ -152,7 +152,6 @@ wait_begin(text **resources, int nresources, const LeaseRequest *request, int64 
 	}
 	my_wait.active = true;
 	begin_look();
-	RACE_POINT("after a waiter joined");
 }
 
 /* Note why the look at one of the resources did not get the lease. */

@@ -95,7 +95,8 @@ ALTER TABLE lease_lock
 
 /*
  * Only the functions below access these objects. Default privileges of the
- * role that creates the extension may have granted access to others.
+ * role that creates the extension may have granted access to PUBLIC. What they
+ * grant to a role with a name stays.
  */
 REVOKE ALL ON TABLE lease_lock FROM PUBLIC;
 REVOKE ALL ON SEQUENCE lease_token_seq, lease_era_seq, lease_era_began_seq FROM PUBLIC;
@@ -345,7 +346,7 @@ COMMENT ON FUNCTION lease_clock_difference() IS
 
 CREATE FUNCTION lease_session_ended(session_number pg_catalog.int8)
 	RETURNS pg_catalog.bool
-	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION lease_session_ended(pg_catalog.int8) IS
 	'whether the session with this number has ended';
 
@@ -444,7 +445,8 @@ COMMENT ON FUNCTION lease_contended(pg_catalog.text) IS
 CREATE VIEW lease_contenders AS
 SELECT
 	c.resource,
-	pg_catalog.row_number() OVER (PARTITION BY c.resource ORDER BY c.held DESC, c.number) AS "position",
+	CAST(pg_catalog.row_number() OVER (PARTITION BY c.resource ORDER BY c.held DESC, c.number) AS pg_catalog.int4)
+		AS "position",
 	c.held,
 	c.mode,
 	c.owner,

@@ -118,6 +118,12 @@ foreach my $step (3600, -3600)
 	$renewer->query_safe('COMMIT');
 	cmp_ok(abs(left('renewed', $name) - 600), '<', 300, "$name: a renewal in the middle counts from now");
 	cmp_ok(abs(left('long', $name) - 600), '<', 300, "$name: what is left of a lease");
+
+	look($node, q{SET lease_lock.log_events = 'all'});
+	look($node, "SELECT lease_acquire('logged $step', '1 hour', 'o')");
+	look($node, 'RESET lease_lock.log_events');
+	my ($until) = slurp_file($node->logfile) =~ /lease on "logged $step" .* until ([^,]+),/;
+	cmp_ok(abs(look($node, "SELECT extract(epoch FROM timestamptz '$until' - clock_timestamp())") - 3600), '<', 300, "$name: the log has wall time");
 	is(look($node, q{SELECT abs(extract(epoch FROM waiting_since - clock_timestamp())) < 300 FROM lease_waiters}), 't', "$name: lease_waiters shows wall time");
 	is(look($node, q{SELECT abs(extract(epoch FROM expires_at - clock_timestamp()) - 60) < 30 FROM lease_request('asked', '1 min', 'o')}), 't',
 		"$name: lease_request answers in wall time");
