@@ -86,9 +86,13 @@ missing_for_patroni() {
 
 missing_for_static() {
 	local command
-	for command in clang clang-tidy cppcheck shellcheck pyflakes3; do
+	for command in clang cppcheck shellcheck pyflakes3; do
 		need "$command" command -v "$command"
 	done
+}
+
+missing_for_deep() {
+	need clang-tidy command -v clang-tidy
 }
 
 missing_for_server() {

@@ -14,7 +14,7 @@ use LeaseTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $seconds = $ENV{PORTABLE_SECONDS} // 10;
+my $seconds = $ENV{PORTABLE_SECONDS} // 4;
 my $players = 16;
 
 $ENV{LEASE_EDITION} = 'portable';

@@ -35,9 +35,9 @@ append_to_file($script, q{
 	SELECT 1 / (lease_acquire_all(ARRAY[:client_id || ' ' || :n, :client_id || ' ' || 1 + :n % 300], '1 microsecond', 'o') OR :waited)::int;
 } =~ s/:waited/clock_timestamp() > statement_timestamp() + '0.9 s' AND nextval('excused') >= 0/gr);
 my ($purged_before) = $psql->("SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'lease_lock'");
-$node->command_ok([ 'pgbench', '-n', '-c', '8', '-t', $ENV{PURGE_TRIES} // 100, '--max-tries=1', '-f', $script, $node->connstr('postgres') ],
+$node->command_ok([ 'pgbench', '-n', '-c', '8', '-t', $ENV{PURGE_TRIES} // 40, '--max-tries=1', '-f', $script, $node->connstr('postgres') ],
 	'tries beside the worker are all granted');
-cmp_ok($psql->(q{SELECT nextval('excused')}), '<', 8 * ($ENV{PURGE_TRIES} // 100), 'at once, but for one in 300');
+cmp_ok($psql->(q{SELECT nextval('excused')}), '<', 8 * ($ENV{PURGE_TRIES} // 40), 'at once, but for one in 300');
 becomes_true($node, 'postgres',
 	"SELECT n_tup_del > $purged_before + 1000 FROM pg_stat_user_tables WHERE relname = 'lease_lock'",
 	'the worker was there');

@@ -35,7 +35,7 @@ sub kill_process
 		&& eval { stop_backend($pid); 1 })
 	{
 		# A worker may have removed all rows before we came to look.
-		add_ended($node, 'postgres', 200_000) if ++$looks % 1000 == 0;
+		add_ended($node, 'postgres', 100_000) if ++$looks % 1000 == 0;
 	}
 	kill('KILL', $pid) == 1 or die "could not kill $pid: $!";
 
@@ -58,7 +58,7 @@ foreach my $victim (
 {
 	my ($name, $condition) = @$victim;
 
-	add_ended($node, 'postgres', 200_000);
+	add_ended($node, 'postgres', 100_000);
 	my $before = $psql->($contents);
 	$psql->("SET synchronous_commit = off; SELECT lease_acquire('last $name', '1 day', 'o')");
 	my $last = $psql->("SELECT lease_token('last $name', 'o')");
@@ -74,7 +74,7 @@ foreach my $victim (
 }
 
 # Killed together with everything else.
-add_ended($node, 'postgres', 200_000);
+add_ended($node, 'postgres', 100_000);
 my $before = $psql->($contents);
 $node->poll_query_until('postgres', 'SELECT count(*) = 1 FROM pg_stat_activity WHERE ' . worker_in('postgres'))
   or die 'no worker';

@@ -70,7 +70,7 @@ foreach my $resource (1 .. 3)
 {
 	$node->safe_psql('postgres', "INSERT INTO counter VALUES ('r$resource', 0)");
 }
-run_pgbench('32 sessions that acquire and release', 300, 'hold' => q{
+run_pgbench('32 sessions that acquire and release', 150, 'hold' => q{
 	\set r random(1, 3)
 	SELECT acquire('r' || :r, '1 hour', 'c' || :client_id) AS granted \gset
 	\if :granted
@@ -98,7 +98,7 @@ count_is(0, 'lease_status', 'all were released');
 # Leases that expire at once and are purged all the time: rows appear and
 # disappear while other sessions look for them. First, each session removes what
 # it was granted, so that a row may come and go unseen by a slow session.
-run_pgbench('32 sessions that acquire and purge', 300, 'vanish' => q{
+run_pgbench('32 sessions that acquire and purge', 150, 'vanish' => q{
 	SELECT acquire('u', '1 microsecond', 'c' || :client_id);
 	SELECT lease_purge();
 });
@@ -108,7 +108,7 @@ count_is(0, "$grants WHERE token <= token_before", 'tokens grow in the order of 
 
 # Then a mix of all calls.
 $node->safe_psql('postgres', 'TRUNCATE log');
-run_pgbench('32 sessions with leases that run out, and purge', 400,
+run_pgbench('32 sessions with leases that run out, and purge', 200,
 	'expire@6' => q{
 		\set r random(1, 2)
 		\set ttl random(1, 3000)
@@ -142,7 +142,7 @@ count_is(0, '(SELECT FROM log GROUP BY token HAVING count(*) > 1) AS twice', 'no
 
 # New resources that many sessions request at the same moment: one session gets each.
 $node->safe_psql('postgres', 'TRUNCATE log');
-run_pgbench('32 sessions that race for unknown resources', 400, 'race' => q{
+run_pgbench('32 sessions that race for unknown resources', 200, 'race' => q{
 	SELECT acquire('t' || (:client_id % 2) || floor(extract(epoch FROM clock_timestamp()) * 500),
 		'1 hour', 'c' || :client_id);
 });

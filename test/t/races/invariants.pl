@@ -15,7 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use WaitTest;
 
-my $seconds = $ENV{INVARIANT_SECONDS} // 3;
+my $seconds = $ENV{INVARIANT_SECONDS} // 2;
 my $node = start_waiting_node('invariants', <<'CONF');
 fsync = off
 synchronous_commit = off

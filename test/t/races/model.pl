@@ -1,4 +1,4 @@
-# A thousand random sequences of calls, over all kinds of leases, in one
+# Hundreds of random sequences of calls, over all kinds of leases, in one
 # session: the server answers what a small model says.
 #
 # MODEL_SEED=n runs one sequence again, MODEL_SEQUENCES=n sets the number of
@@ -20,7 +20,7 @@ use LeaseTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $sequences = $ENV{MODEL_SEQUENCES} // (defined $ENV{MODEL_SEED} ? 1 : 1000);
+my $sequences = $ENV{MODEL_SEQUENCES} // (defined $ENV{MODEL_SEED} ? 1 : 300);
 my $first = $ENV{MODEL_SEED} // (time % 1_000_000) * 1000;
 my $batch = 100;
 my $enough = defined $ENV{MODEL_SEQUENCES} ? 0 : time + 180;
@@ -88,7 +88,7 @@ my $ended_early;
 # More sequences than wanted, as long as an outcome is missing.
 sub goes_on
 {
-	return $done < $sequences || ($sequences >= 1000 && $done < 20 * $sequences && grep { !$count{$_} } LeaseModel::outcomes());
+	return $done < $sequences || ($sequences >= 300 && $done < 60 * $sequences && grep { !$count{$_} } LeaseModel::outcomes());
 }
 
 for (my $seed = $first; goes_on(); $seed += $batch)
@@ -147,7 +147,7 @@ is($failed, 0, "the server answers what the model says, in $calls calls of $done
 note(join ', ', map { "$_: $count{$_}" } sort keys %count);
 foreach my $what (LeaseModel::outcomes())
 {
-	ok($count{$what}, "among them: $what") if $done >= 1000 && !($ended_early && $done < 5000);
+	ok($count{$what}, "among them: $what") if $done >= 300 && !($ended_early && $done < 5000);
 }
 
 $node->stop;

@@ -261,7 +261,7 @@ foreach (
 
 	$node->poll_query_until('postgres', q{SELECT count(*) = 16 FROM pg_stat_activity WHERE application_name = 'fight' AND query ~ 'lease'})
 	  or die 'pgbench did not start';
-	my $end = time + 3;
+	my $end = time + 1;
 	do
 	{
 		$psql->($_) foreach @rebuilds;

@@ -22,8 +22,8 @@ my $session = open_session($node);
 my $locks = q{SELECT count(*) FROM pg_locks WHERE locktype NOT IN ('relation', 'virtualxid', 'transactionid')};
 
 foreach (
-	[ 'shared leases', 100_000, "lease_acquire_shared('s' || i, '1 h', 'o')" ],
-	[ 'permits', 100_000, "lease_acquire_permit('p' || i, 3, '1 h', 'o')" ],
+	[ 'shared leases', 20_000, "lease_acquire_shared('s' || i, '1 h', 'o')" ],
+	[ 'permits', 20_000, "lease_acquire_permit('p' || i, 3, '1 h', 'o')" ],
 	[ 'exclusive leases', 10_000, "lease_acquire('x' || i, '1 h', 'o')" ],
 	[ 'shared leases on one resource', 2_000, "lease_acquire_shared('one', '1 h', 'o' || i)" ],
 	[ 'permits on one resource', 2_000, "lease_acquire_permit('other', 2000, '1 h', 'o' || i)" ])

@@ -65,7 +65,7 @@ C
 	edit("$tree/src/store/columns.h", qr/(NUM_COLUMNS\s+)(\d+)/, 'NUM_COLUMNS (OLDEST_COLUMNS + 1)');
 	edit("$tree/src/store/columns.c", qr/(?=\n\};)/, qq(\n{"note", JSONBOID, FIELD(note), NULL_IS(0), true},));
 	edit("$tree/src/grant/grant.c", qr/(?=\.payload = request->payload)/, '.note = request->payload, ');
-	system_or_bail('make', '-s', '-C', $tree, 'with_llvm=no', 'CLIENT=', "PG_CONFIG=$bin/pg_config", 'lease_lock.so');
+	system_or_bail('make', '-s', '-C', $tree, 'with_llvm=no', 'CLIENT=', 'COPT=-O0', "PG_CONFIG=$bin/pg_config", 'lease_lock.so');
 	return "$tree/lease_lock.so";
 }
 

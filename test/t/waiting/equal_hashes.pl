@@ -75,7 +75,8 @@ sub before_mix
 	return ($a, $b, $c);
 }
 
-# A printable name of 12 bytes that has this hash with this seed.
+# A name of 12 bytes of ASCII, without those that a literal or a script treats in another way, that has this hash with
+# this seed.
 sub name_with_hash
 {
 	my ($hash, $seed) = @_;
@@ -92,7 +93,7 @@ sub name_with_hash
 		my @state = before_mix(before_final($a, ($hash >> 32) & $MASK, $hash & $MASK));
 		my $name = pack('L<3', map { ($state[$_] - $init[$_]) & $MASK } 0 .. 2);
 
-		return $name if $name =~ /^[!#-&(-\[\]-~]+$/;
+		return $name if $name =~ /^[\x01-\x08\x0e-&(-\[\]-\x7f]+\z/;
 	}
 	die;
 }
