@@ -4,6 +4,7 @@ import pg from 'pg'
 import { within } from './calls.js'
 import { now, PATIENCE } from './clock.js'
 import { LeaseError, markSent, needsNewConnection, Unconfirmed } from './errors.js'
+import { warn } from './log.js'
 import { PLACE } from './statements.js'
 
 // How long an idle connection stays, how long one may take to say goodbye, and when the system asks a silent peer.
@@ -34,6 +35,7 @@ export class Factory {
   #source
   #connect // the user's function
   #schema
+  #warned = false
   schema = null // where the functions were last, as an identifier
 
   constructor(source, { connect = undefined, schema = undefined } = {}) {
@@ -44,16 +46,28 @@ export class Factory {
     this.#source = typeof source === 'string' ? { connectionString: source } : (source ?? {})
     this.#connect = connect
     this.#schema = schema
-    if (!connect) this.#config()
+    if (!connect) this.#refuseHooks()
+  }
+
+  #refuseHooks() {
+    const hook = isPool(this.#source) && hookOf(this.#source)
+    if (!hook) return
+    throw new TypeError(`the pool has ${hook}, so its options do not say how to connect: ` +
+      'pass { connect }, a function that resolves to a connected client')
+  }
+
+  // A hook that comes later is only a warning: it may be one that watches, as OpenTelemetry adds it at the first
+  // pool.connect(), and leases that are held must be renewed.
+  #warnOfHooks() {
+    const hook = !this.#warned && hookOf(this.#source)
+    if (!hook) return
+    this.#warned = true
+    warn(`the pool has ${hook} now, which connections for leases do not heed: if it sets them up, pass { connect }`)
   }
 
   #config() {
     if (!isPool(this.#source)) return this.#source
-    const hook = hookOf(this.#source)
-    if (hook) {
-      throw new TypeError(`the pool has ${hook}, so its options do not say how to connect: ` +
-        'pass { connect }, a function that resolves to a connected client')
-    }
+    this.#warnOfHooks()
     // A pool hides the password from those who copy its options.
     const { options } = this.#source
     return { ...options, password: options.password, ssl: options.ssl }
@@ -210,10 +224,6 @@ export class Links {
   constructor(factory, max) {
     this.#factory = factory
     this.#max = max
-  }
-
-  get count() {
-    return this.#used.size + this.#idle.size + this.#opening
   }
 
   get busy() {

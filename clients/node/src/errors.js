@@ -38,8 +38,8 @@ export class OutcomeUnknown extends LeaseError {
 }
 
 export class Closed extends LeaseError {
-  constructor(options) {
-    super('the leases are closed', null, 'closed', options)
+  constructor() {
+    super('the leases are closed', null, 'closed')
   }
 }
 

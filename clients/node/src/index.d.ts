@@ -6,7 +6,7 @@ export interface LeaseOptions {
   ttl?: number
   /** How long to wait if it is taken, or the server is away; null: without limit. Default: 0. */
   wait?: number | null
-  /** How long before the end of the lease the holder must have stopped: then its signal aborts. Default: a sixth of the ttl. */
+  /** How long before the end of the lease the holder must have stopped: then its signal aborts. Default: a sixth of the ttl. 0: at its end. */
   stopBefore?: number
   /** False: the lease has a fixed life. Default: true. */
   renew?: boolean
@@ -45,7 +45,7 @@ export interface Lease {
   [Symbol.asyncDispose](): Promise<void>
 }
 
-/** Base class of all errors that are not those of pg. */
+/** Base class of the errors of this package. All others are those of pg, of the language for a wrong argument, or a plain Error: no connection in time. */
 export class LeaseError extends Error {
   readonly resource: string | null
   readonly reason: string | null

@@ -212,9 +212,11 @@ export class Leases {
 
   // A function that runs the job once in a period, whichever host calls it; else it resolves to undefined.
   once(name, { period, retryFailed = false, ...options }, job) {
+    const { ttl: given = 30_000 } = options
+    // Of a string it would make a number, which nobody refuses.
+    const ttl = typeof given === 'number' ? Math.min(period, given) : given
     return async (...args) => {
-      const ttl = Math.min(period, 30_000)
-      const lease = await this.#acquire(name, { ttl, ...options, minHold: period, wait: 0 }, retryFailed).catch(nullIfTaken)
+      const lease = await this.#acquire(name, { ...options, ttl, minHold: period, wait: 0 }, retryFailed).catch(nullIfTaken)
       if (lease === null) return undefined
       return this.#workUnder(lease, async () => {
         const result = await job(lease, lease.signal, ...args)
@@ -251,7 +253,7 @@ export class Leases {
     }
     if (typeof resource !== 'string') throw new TypeError('the resource must be a string')
     if (ttl <= 0) throw new RangeError('ttl must be more than zero')
-    if (stopBefore <= 0 || stopBefore >= ttl) throw new RangeError('stopBefore must be more than zero, and less than the ttl')
+    if (stopBefore >= ttl) throw new RangeError('stopBefore must be less than the ttl')
     return {
       resource, ttl, stopBefore, mode, permits, minHold, payload, ifOwn, renews: renew,
       wait: wait === null ? Infinity : wait,

@@ -5,7 +5,7 @@ import { debuglog } from 'node:util'
 // NODE_DEBUG=lease-lock shows each failure; a warning only the first of several.
 const debug = debuglog('lease-lock')
 
-const warn = (message) => process.emitWarning(message, 'LeaseLockWarning')
+export const warn = (message) => process.emitWarning(message, 'LeaseLockWarning')
 
 // A function of the user's that nobody waits for. If it throws or rejects, no lease may suffer.
 export async function callHook(name, hook) {

@@ -68,13 +68,18 @@ test('arguments are checked before anything is sent', async (t) => {
   const leases = leasesFor(t, { port: 1 })
   for (const [options, error] of [
     [{ ttl: '30000' }, TypeError], [{ ttl: 0 }, RangeError], [{ ttl: NaN }, TypeError], [{ wait: -1 }, RangeError],
-    [{ tll: 1 }, /unknown option tll/], [{ stopBefore: 30_000 }, RangeError], [{ stopBefore: 0 }, RangeError],
+    [{ tll: 1 }, /unknown option tll/], [{ stopBefore: 30_000 }, RangeError], [{ stopBefore: -1 }, RangeError],
   ]) {
     await assert.rejects(leases.hold('door', options), error)
   }
   await assert.rejects(leases.hold(17), TypeError)
   await assert.rejects(leases.elect('door', { ttl: -1 }, () => {}), RangeError)
   assert.throws(() => new Leases(new pg.Client(server)), /a client is not a source/)
+})
+
+test('the holder may work until the end of the lease', async (t) => {
+  const left = await leasesFor(t).hold('edge', { ttl: 600_000, stopBefore: 0 }, (lease) => lease.remaining())
+  assert(left > 500_000 && left <= 600_000)
 })
 
 test('all errors have one base class, and their reason is data', () => {
@@ -109,19 +114,32 @@ test('a signal that has aborted ends a hold before it begins', async (t) => {
   assert(!(await isHeld('signal')))
 })
 
-test('a pool with a hook demands connect, at once or when the hook comes', async (t) => {
+test('a pool with a hook demands connect', async (t) => {
   for (const hook of ['connect', 'acquire', 'onConnect', 'verify']) {
     const pool = new pg.Pool({ ...server, ...(hook.startsWith('on') || hook === 'verify' ? { [hook]() {} } : {}) })
     if (hook === 'connect' || hook === 'acquire') pool.on(hook, () => {})
     assert.throws(() => new Leases(pool), /pass \{ connect \}/)
     await pool.end()
   }
-  const pool = new pg.Pool(server)
-  const leases = leasesFor(t, pool)
-  pool.on('connect', () => {})
-  await assert.rejects(leases.hold('hook'), /pass \{ connect \}/)
   assert.throws(() => new Leases({ connect() {}, query() {} }), /no options/)
-  await pool.end()
+})
+
+// As instrumentations do: OpenTelemetry's adds both listeners at the first connect() of a pool.
+test('a listener that a pool gets later is one warning, and leases are renewed', async (t) => {
+  const warnings = warningsIn(t)
+  const pool = new pg.Pool(server)
+  t.after(() => pool.end())
+  let renewed = 0
+  const leases = leasesFor(t, pool, { hooks: { renewed: () => { renewed++ } } })
+  for (const event of ['connect', 'acquire']) pool.on(event, () => {})
+  await leases.hold('hook', { ttl: 2000 * (await slow()) }, async (lease) => {
+    const other = await leases.hold('another hook') // on a connection of its own, if the keeper has taken the first
+    await sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lease-lock'")
+    await until(() => renewed > 0 || lease.lost)
+    assert(!lease.lost)
+    await other.release()
+  })
+  assert.deepEqual(warnings.map(({ message }) => /the pool has a listener of 'connect' now/.test(message)).filter(Boolean), [true])
 })
 
 test('connect makes all connections for lease statements, the pool those for transactions', async (t) => {
@@ -392,6 +410,15 @@ test('once passes arguments and results on', async (t) => {
   const job = leasesFor(t).once('nightly', { period: 20_000 }, async (lease, signal, what) => [what, lease.token > 0n])
   assert.deepEqual(await job('swept'), ['swept', true])
   assert.equal(await job('swept'), undefined)
+})
+
+test('once has a ttl that is no longer than the period', async (t) => {
+  const leases = leasesFor(t)
+  const left = (lease) => lease.remaining()
+  assert(await leases.once('short', { period: 20_000, ttl: 600_000 }, left)() <= 20_000)
+  assert(await leases.once('long', { period: 3_600_000 }, left)() <= 30_000)
+  await assert.rejects(leases.once('none', { period: 20_000, ttl: '3' }, left)(), TypeError)
+  await assert.rejects(leases.once('none', {}, left)(), TypeError)
 })
 
 test('hooks count, and one that fails does no harm', async (t) => {
