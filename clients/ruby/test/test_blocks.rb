@@ -106,7 +106,7 @@ class BlocksTest < TestCase
       sleep(rand * 0.006)
       thread.kill.join
     end
-    wait_until { @leases.counts == { leases: 0, ending: 0, waits: 0 } }
+    wait_until { @leases.counts == { leases: 0, ending: 0, waiting: 0 } }
     wait_until { value("SELECT count(*) FROM lease_status WHERE resource LIKE 'kill:%' AND state = 'held'") == "0" }
   end
 

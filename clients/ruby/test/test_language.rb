@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "minitest/mock"
 require "timeout"
 require "tmpdir"
 
@@ -76,6 +77,25 @@ class LanguageTest < TestCase
     wait_until { log.string.include?("in the callback") }
   end
 
+  # Both leases are renewed with one statement.
+  def test_if_no_thread_can_be_started_for_on_lost_the_others_are_renewed
+    leases = open_leases
+    lost, other = %w[r other].map { |name| leases.hold(name, ttl: 6, on_lost: ->(_) { flunk }) }
+    start, refused = Thread.method(:new), false
+    refuse = lambda do |*args, &block|
+      raise ThreadError, "can't create Thread" if !refused && (refused = caller.any?(/call_back/))
+      start.call(*args, &block)
+    end
+    Thread.stub(:new, refuse) do
+      break_lease("r")
+      wait_until { lost.lost? }
+      before = expiry("other")
+      wait_until { other.lost? || expiry("other") != before }
+    end
+    assert(!other.lost?)
+    wait_until { log.string.include?("on_lost is not called: can't create Thread") }
+  end
+
   def test_on_lost_may_close
     closed = Queue.new
     leases = open_leases
@@ -101,6 +121,21 @@ class LanguageTest < TestCase
         arrives << true
         wait_until { token("late") != before && !held?("late") }
       end
+    end
+  end
+
+  def test_a_period_is_kept_whatever_min_hold_says
+    assert_equal(1, open_leases.once("job", 3600, min_hold: 1) { 1 })
+    assert_equal("t", value("SELECT expires_at > clock_timestamp() + interval '30 minutes' FROM lease_lock WHERE resource = 'job'"))
+  end
+
+  def test_contended_is_nil_if_the_server_cannot_tell
+    lease = open_leases.hold("r", ttl: 3600)
+    record, core = %i[@record @core].map { |name| lease.instance_variable_get(name) }
+    %w[t f].push(nil).zip([true, false, nil]) do |told, contended|
+      answer = LeaseLock::Link::Answer.new([["1", "t", told, "f"]], nil, LeaseLock.now)
+      core.instance_variable_get(:@keeper).send(:renewed, [record], answer)
+      contended.nil? ? assert_nil(lease.contended) : assert_equal(contended, lease.contended)
     end
   end
 
@@ -171,6 +206,10 @@ class LanguageTest < TestCase
   end
 
   private
+
+  def expiry(resource)
+    value("SELECT expires_at FROM lease_lock WHERE resource = $1", resource)
+  end
 
   def token(resource)
     value("SELECT token FROM lease_lock WHERE resource = $1", resource)

@@ -10,6 +10,7 @@ module LeaseLock
 
   # The parameters of libpq that the configuration of a class has; what is for ActiveRecord alone is left out.
   #
+  # @api private
   # @param model [Class] ActiveRecord::Base, or a class with a database of its own
   # @return [Hash]
   def self.settings(model = ActiveRecord::Base)

@@ -48,7 +48,7 @@ module LeaseLock
     # Pauses after an error, in seconds.
     PAUSES = [0.05, 0.1, 0.2, 0.5, 1.0].freeze
 
-    attr_reader :source, :loop, :keeper, :logger, :owner
+    attr_reader :source, :loop, :logger, :owner
 
     def initialize(source, logger)
       @source, @logger = source, Log.new(logger)
@@ -122,6 +122,9 @@ module LeaseLock
         end
       end
       @callbacks << thread
+    rescue ThreadError => e
+      # No thread can be started: the others must be renewed all the same.
+      @logger.error("lease_lock: on_lost is not called: #{e.message}")
     end
 
     def check_end
@@ -139,7 +142,7 @@ module LeaseLock
     end
 
     def counts
-      { leases: @keeper.records.size, ending: @keeper.endings.size, waits: @waits.size }
+      { leases: @keeper.records.size, ending: @keeper.endings.size, waiting: @waits.size }
     end
 
     private

@@ -3,7 +3,7 @@
 require "pg"
 
 module LeaseLock
-  # Base class of the errors of this package. All other errors are those of ruby-pg.
+  # Base class of the errors of this package. All others are those of ruby-pg, and of the language for a wrong argument.
   class LeaseError < StandardError
     # @return [String, nil] the resource of the lease
     attr_reader :resource

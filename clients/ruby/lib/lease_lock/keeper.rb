@@ -100,7 +100,7 @@ module LeaseLock
 
   # A lease, or what a request may have been granted, that is to be released.
   class Ending
-    attr_reader :request, :resource, :owner, :token, :record, :give_back, :pause
+    attr_reader :request, :resource, :owner, :token, :record, :give_back
     attr_accessor :due, :held, :unanswered, :alone, :sure_at, :copies, :outcome, :after, :warned, :repeats
     attr_writer :over
 
@@ -322,7 +322,7 @@ module LeaseLock
         if held == "t"
           record.extend_from(answer.sent)
           record.alone = false
-          record.contended = contended == "t" if contended
+          record.contended = contended && contended == "t"
         else
           lose(record, taken == "t" ? :taken_over : :broken)
         end

@@ -73,7 +73,7 @@ module LeaseLock
       kind.new(@leases, @core, @record).run(self, on, &work)
     end
 
-    # The reason of the loss, or :released; nil while it is held.
+    # @return [Symbol, nil] the reason of the loss, as in LeaseLost, or :released; nil while it is held
     def fate
       @record.fate
     end

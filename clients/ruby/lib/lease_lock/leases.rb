@@ -24,8 +24,8 @@ module LeaseLock
     # @param resource [String]
     # @param ttl [Numeric] how long the lease lasts without a renewal
     # @param wait [Numeric, nil] limit for the lease and for an outage of the server; nil: without limit. By default
-    #   the lease is tried once, within 5 seconds
-    # @param on_lost [#call, nil] is called with the lease when it is lost, in a thread of its own
+    #   the lease is not waited for, and the server for at most 5 seconds, plus 5 while a request is without an answer
+    # @param on_lost [#call, nil] is called with the lease when it is lost, but not by close, in a thread of its own
     # @param options +mode+ ("exclusive", "shared", or "permit" with +permits+), +min_hold+, +payload+, +if_own+ and
     #   +owner+, as for lease_request; +stop_before+: how long before the end of the lease its holder must have stopped,
     #   a sixth of the ttl by default; +renew+: false for a lease that ends after its ttl
@@ -70,7 +70,7 @@ module LeaseLock
     #
     # @return the block's result, or nil if it was not called
     def once(name, period, ttl: 30, retry_failed: false, on_lost: nil, **options, &block)
-      call = call_for(name, [ttl, period].min, 0, on_lost, { min_hold: period, **options })
+      call = call_for(name, [ttl, period].min, 0, on_lost, { **options, min_hold: period })
       run(call, nil_if_taken: true, give_back: retry_failed, &block)
     end
 
