@@ -268,14 +268,15 @@ class AsyncLeases:
         return lease
 
     async def try_hold(self, resource: str, ttl: Seconds = 30, *, on_lost: Optional[Callable[[AsyncLease], Any]] = None,
-                       **options: Unpack[Options]) -> Optional[AsyncLease]:
+                       cancel: Optional[Cancel] = None, **options: Unpack[Options]) -> Optional[AsyncLease]:
         """A lease, held, or None if somebody else has it."""
         try:
-            return await self.hold(resource, ttl, 0, on_lost=on_lost, **options)
+            return await self.hold(resource, ttl, 0, on_lost=on_lost, cancel=cancel, **options)
         except LeaseTaken:
             return None
 
-    async def elect(self, resource: str, run: Callable[[AsyncLease], Coroutine[Any, Any, T]], ttl: Seconds = 10,
+    async def elect(self, resource: str, run: Callable[[AsyncLease], Coroutine[Any, Any, T]], ttl: Seconds = 10, *,
+                    on_lost: Optional[Callable[[AsyncLease], Any]] = None, cancel: Optional[Cancel] = None,
                     **options: Unpack[Options]) -> Optional[T]:
         """Call run(lease) whenever this is the leader, until it returns while it still is. None after close().
 
@@ -284,7 +285,7 @@ class AsyncLeases:
         """
         while not self._core.closed:
             try:
-                lease = await self.hold(resource, ttl, ttl, **options)
+                lease = await self.hold(resource, ttl, ttl, on_lost=on_lost, cancel=cancel, **options)
             except LeaseTaken:
                 continue
             except Closed:

@@ -267,10 +267,6 @@ def cut(sock: socket.socket) -> None:
         pass    # the other side was faster
 
 
-def adopt(connection: Any) -> None:
-    _own.add(connection)
-
-
 def _in_child() -> None:
     """The connections belong to the parent: whatever this process does to them must not reach the server."""
     null = os.open(os.devnull, os.O_RDWR)

@@ -232,14 +232,15 @@ class Leases:
         return lease
 
     def try_hold(self, resource: str, ttl: Seconds = 30, *, on_lost: Optional[Callable[[Lease], Any]] = None,
-                       **options: Unpack[Options]) -> Optional[Lease]:
+                       cancel: Optional[Cancel] = None, **options: Unpack[Options]) -> Optional[Lease]:
         """A lease, held, or None if somebody else has it."""
         try:
-            return self.hold(resource, ttl, 0, on_lost=on_lost, **options)
+            return self.hold(resource, ttl, 0, on_lost=on_lost, cancel=cancel, **options)
         except LeaseTaken:
             return None
 
-    def elect(self, resource: str, run: Callable[[Lease], T], ttl: Seconds = 10,
+    def elect(self, resource: str, run: Callable[[Lease], T], ttl: Seconds = 10, *,
+                    on_lost: Optional[Callable[[Lease], Any]] = None, cancel: Optional[Cancel] = None,
                     **options: Unpack[Options]) -> Optional[T]:
         """Call run(lease) whenever this is the leader, until it returns while it still is. None after close().
 
@@ -248,7 +249,7 @@ class Leases:
         """
         while not self._core.closed:
             try:
-                lease = self.hold(resource, ttl, ttl, **options)
+                lease = self.hold(resource, ttl, ttl, on_lost=on_lost, cancel=cancel, **options)
             except LeaseTaken:
                 continue
             except Closed:

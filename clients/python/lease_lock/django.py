@@ -55,9 +55,10 @@ def leases(using: str = "default", schema: Optional[str] = None) -> DjangoLeases
 def close() -> None:
     """Close all of them. leases() makes new ones."""
     with _lock:
-        for found in _leases.values():
-            found.close()
+        closing = list(_leases.values())
         _leases.clear()
+    for found in closing:   # which waits for the server, and threads that call leases() must not
+        found.close()
 
 
 def _conninfo(connection: Any) -> str:

@@ -166,6 +166,17 @@ def test_django(server, slow):
         assert leases() is first
         first.close()
         leases().hold("paper:1").release()
+
+        # While they are closed, which may take its time, another thread has new ones.
+        other = threading.Thread(target=leases)
+
+        def slow():
+            other.start()
+            other.join(LONG)
+            assert not other.is_alive()
+        leases().close, closing = slow, leases().close
+        close()
+        closing()
         close()
     finally:
         connection.close()

@@ -34,7 +34,8 @@ with lease_lock.Leases("{server.dsn()}") as leases, leases.hold("installed"):
     print(lease_lock.__file__)""").strip()
     folder = pathlib.Path(where).parent
     assert folder.is_relative_to(tmp_path / "clean") and (folder / "py.typed").exists()
-    assert list((tmp_path / "clean").glob("lib/*/site-packages/lease_lock-*.dist-info/LICENSE"))
+    # Newer versions of setuptools put it into a folder of its own.
+    assert list((tmp_path / "clean").glob("lib/*/site-packages/lease_lock-*.dist-info/**/LICENSE"))
     assert run(python, "-c", """
 from importlib.metadata import entry_points
 print([entry.value for entry in entry_points(group="tooz.backends") if entry.name == "postgresql-lease"])
