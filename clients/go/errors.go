@@ -10,8 +10,9 @@ import (
 	"github.com/jackc/pgconn"
 )
 
-// A LeaseError is an error of this package. All others are those of pgx, or of
-// a context.
+// A LeaseError is an error of this package. All others are those of pgx, of a
+// context, a UsageError for a mistake of the program, or a plain error: no
+// connection in time.
 type LeaseError interface {
 	error
 	// Resource is that of the lease.
@@ -83,10 +84,12 @@ type Closed struct{ ofResource }
 
 func (e *Closed) Error() string { return "leases are closed" }
 
-// A usageError is a mistake of the program.
-type usageError struct{ text string }
+// UsageError means a mistake of the program: a wrong argument; a database that
+// does not have the extension, or the schema that is named; or a schema that is
+// named beside the extension. It is no LeaseError, since it is of no lease.
+type UsageError struct{ text string }
 
-func (e *usageError) Error() string { return e.text }
+func (e *UsageError) Error() string { return e.text }
 
 // An action says what to do after an error. The table, which all clients share,
 // sorts them.
@@ -141,7 +144,7 @@ func isOfServer(err error) bool {
 
 // sortError says what to do after an error; sent is whether the statement was sent.
 func sortError(err error, sent bool) action {
-	var mistake *usageError
+	var mistake *UsageError
 	state := stateOf(err)
 	what := actions["any other"]
 	switch {

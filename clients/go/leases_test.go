@@ -411,7 +411,7 @@ func TestMistakesAreErrorsAtOnce(t *testing.T) {
 		}
 	}
 	// It would end the statement, and with it that of releases that are sent together with it.
-	var mistake *usageError
+	var mistake *UsageError
 	if _, err := leases.Acquire(context.Background(), "zero\x00byte", long); !errors.As(err, &mistake) {
 		t.Errorf("%v", err)
 	}

@@ -91,11 +91,15 @@ func newLinks(l *Leases, number, kept int) *links {
 // take returns nil if none becomes free in time.
 func (l *links) take(ctx context.Context, until moment) *link {
 	select {
-	case l.room <- struct{}{}:
-	case <-until.over():
-		return nil
-	case <-ctx.Done():
-		return nil
+	case l.room <- struct{}{}: // without a timer, which nothing would stop
+	default:
+		select {
+		case l.room <- struct{}{}:
+		case <-until.over():
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	select {
 	case known := <-l.idle:

@@ -132,7 +132,7 @@ func StopBefore(d time.Duration) Option { return func(r *request) { r.stopBefore
 func NoRenewal() Option { return func(r *request) { r.renews = false } }
 
 // OnLost is called with the lease, in a goroutine of its own, when it is lost,
-// before another owner can have it.
+// before another owner can have it. Close does not call it.
 func OnLost(tell func(*Lease)) Option { return func(r *request) { r.onLost = tell } }
 
 // RetryFailed lets another host retry a job of Once that returned an error, at once.
@@ -164,18 +164,18 @@ func (l *Leases) newRequest(resource string, ttl time.Duration, options []Option
 		option(r)
 	}
 	if ttl <= 0 {
-		return nil, &usageError{fmt.Sprintf("ttl must be more than zero, not %v", ttl)}
+		return nil, &UsageError{fmt.Sprintf("ttl must be more than zero, not %v", ttl)}
 	}
 	if r.wait < 0 {
-		return nil, &usageError{fmt.Sprintf("Wait must not be negative, but %v is", r.wait)}
+		return nil, &UsageError{fmt.Sprintf("Wait must not be negative, but %v is", r.wait)}
 	}
 	for _, text := range []string{resource, r.owner, r.ifOwn, r.values["mode"]} {
 		if strings.IndexByte(text, 0) >= 0 {
-			return nil, &usageError{fmt.Sprintf("%q has a zero byte", text)} // it would end the statement
+			return nil, &UsageError{fmt.Sprintf("%q has a zero byte", text)} // it would end the statement
 		}
 	}
 	if r.stopBefore < 0 || r.stopBefore >= ttl {
-		return nil, &usageError{"StopBefore must be less than the ttl"}
+		return nil, &UsageError{"StopBefore must be less than the ttl"}
 	}
 	r.ownOwner = r.owner == "" && r.ifOwn != "count"
 	if r.ownOwner {

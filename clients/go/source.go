@@ -31,7 +31,7 @@ func newSource(text string, options Options) (*source, error) {
 		}
 		s.config = func(context.Context) (*pgx.ConnConfig, error) { return config, nil }
 	case options.Pool.Config().BeforeAcquire != nil:
-		return nil, &usageError{"the pool has BeforeAcquire: leases are kept on connections of their own, to which Connect has to do the same"}
+		return nil, &UsageError{"the pool has BeforeAcquire: leases are kept on connections of their own, to which Connect has to do the same"}
 	default:
 		s.ofPool(options.Pool.Config())
 	}
@@ -197,11 +197,11 @@ func (s *source) find(ctx context.Context, conn *pgx.Conn) (string, error) {
 	case err != nil:
 		return "", err
 	case len(rows) == 0 && s.schema != "":
-		return "", &usageError{"the database does not have the schema " + s.schema}
+		return "", &UsageError{"the database does not have the schema " + s.schema}
 	case len(rows) == 0:
-		return "", &usageError{"the database does not have the extension lease_lock"}
+		return "", &UsageError{"the database does not have the extension lease_lock"}
 	case *rows[0][1] == "t" && s.schema != "":
-		return "", &usageError{"a schema is given, but the database has the extension lease_lock"}
+		return "", &UsageError{"a schema is given, but the database has the extension lease_lock"}
 	}
 	return pgx.Identifier{*rows[0][0]}.Sanitize(), nil
 }

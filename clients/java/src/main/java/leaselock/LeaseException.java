@@ -1,6 +1,6 @@
 package leaselock;
 
-/** Base class of the exceptions of this package. All others are those of the driver. */
+/** Base class of the exceptions of this package. All others are those of the driver, and of the language for a wrong argument. */
 public class LeaseException extends RuntimeException {
     private static final long serialVersionUID = 1;
 

@@ -55,7 +55,10 @@ public final class LeaseLock implements Lock {
         acquire(new Options().waitForever());
     }
 
-    /** Within 5 seconds. An interruption ends it, with the answer false. */
+    /**
+     * The lease is not waited for, and the server for at most 5 seconds, plus 5 while a request is without an answer. An
+     * interruption ends it, with the answer false.
+     */
     @Override
     public boolean tryLock() {
         try {

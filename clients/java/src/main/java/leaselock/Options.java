@@ -34,7 +34,8 @@ public final class Options {
     }
 
     /**
-     * Without it the lease is tried once, within 5 seconds.
+     * Without it the lease is not waited for, and the server for at most 5 seconds, plus 5 while a request is without an
+     * answer.
      *
      * @param limit how long to wait for the lease, an outage of the server included
      */
