@@ -29,7 +29,7 @@ sub server_processes
 	my ($server) = @_;
 	my $postmaster = slurp_file($server->data_dir . '/postmaster.pid') =~ s/\n.*//sr;
 
-	return ($postmaster, split(/\n/, `ps -o pid= --ppid $postmaster` =~ s/ //gr));
+	return ($postmaster, children($postmaster));
 }
 
 # A test that fails leaves no server stopped.

@@ -35,14 +35,6 @@ sub pids
 	return slurp("$folder/$name") =~ /\w+ (\d+)\n/g;
 }
 
-# The children of a process.
-sub children
-{
-	my ($pid) = @_;
-
-	return split(' ', `ps -o pid= --ppid $pid`);
-}
-
 sub all_end
 {
 	my (@pids) = @_;

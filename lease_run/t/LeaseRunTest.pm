@@ -33,6 +33,7 @@ our @EXPORT = qw(
   is_held
   renew_now
   process_runs
+  children
 );
 
 # What a test that fails leaves behind would wait for its server for ever.
@@ -134,6 +135,15 @@ sub process_runs
 	my $state = eval { slurp_file("/proc/$pid/stat") =~ s/^.*\) //sr } // '';
 
 	return $state =~ /^[^ZX]/ ? 1 : 0;
+}
+
+# The children of a process.
+sub children
+{
+	my ($pid) = @_;
+	my @pids = map { m{(\d+)$} } glob '/proc/[0-9]*';
+
+	return grep { (eval { slurp_file("/proc/$_/stat") } // '') =~ /^\d+ \(.*\) \S (\d+) /s && $1 == $pid } @pids;
 }
 
 # Is the resource held, as the server sees it?

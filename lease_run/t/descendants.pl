@@ -58,7 +58,7 @@ foreach my $kind (sort keys %leaves)
 	finish_run($run);
 	ok(until_true('the end', sub { !process_runs($pid) }), "$kind: after kill -9 of lease_run, it has ended");
 	($run, $pid) = start_one($kind, 'unwatched');
-	kill('KILL', split(' ', `ps -o pid= --ppid $run->{pid}`));
+	kill('KILL', children($run->{pid}));
 	is_run(finish_run($run), 75, $nothing, qr/the process that watches the time has ended/, "$kind: and after that of its watchdog");
 	is(process_runs($pid), 0, 'before lease_run has');
 	is(held($node, "unwatched $kind"), 0, 'and released the lease');
