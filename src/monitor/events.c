@@ -135,7 +135,8 @@ append_circumstances(StringInfo line, LeaseEvent event, const Lease *lease, cons
 	{
 		case EVENT_GRANTED:
 		case EVENT_RENEWED:
-			appendStringInfo(line, " until %s", timestamptz_to_str(clock_wall_time(lease->expires_at)));
+			appendStringInfo(line, " until %s",
+							 timestamptz_to_str(clock_wall_time(lease->expires_at)));
 			break;
 		case EVENT_TAKEN_OVER:
 			appendStringInfo(line, " from %s", owner_and_role(former));

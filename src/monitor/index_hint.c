@@ -41,7 +41,7 @@ hint_at_owner_index(const LeaseStore *store, const StoreScan *scan)
 	hinted = true;
 	schema = get_namespace_name(RelationGetNamespace(store->table));
 	if (stats_note_hint())
-		ereport(LOG_SERVER_ONLY,	/* a lease may be written, and a client that does not read would keep it open */
+		ereport(LOG_SERVER_ONLY,	/* a client may not read, and keep a lease open */
 				(errmsg("all %u blocks of the lock table were read to find the leases of an owner",
 						blocks),
 				 errdetail("Functions lease_release_all and lease_renew_all do this, and each "

@@ -73,7 +73,7 @@ launcher_init(void)
 	BackgroundWorker launcher;
 
 	DefineCustomIntVariable("lease_lock.purge_interval",
-							"Time between two visits of the purge worker to a database with leases.",
+							"Time between two purges of a database that has leases.",
 							"0 turns the worker off. There is no worker unless the library is "
 							"preloaded.",
 							&purge_interval,
