@@ -81,7 +81,7 @@ def test_a_stepped_clock_changes_nothing(server, proxy, slow, start_holder, tmp_
     offset = tmp_path / "offset"
     offset.write_text("+0\n")
     holder = start_holder(
-        server.dsn(proxy.port), 6 * slow, "stepped", LD_PRELOAD=str(library), FAKETIME_TIMESTAMP_FILE=str(offset),
+        server.dsn(proxy.port), 12 * slow, "stepped", LD_PRELOAD=str(library), FAKETIME_TIMESTAMP_FILE=str(offset),
         FAKETIME_NO_CACHE="1", FAKETIME_DONT_FAKE_MONOTONIC="1", DONT_FAKE_MONOTONIC="1")
     for step in ("+1d\n", "-1d\n"):
         offset.write_text(step)

@@ -11,6 +11,6 @@ Gem::Specification.new do |spec|
   spec.license = "PostgreSQL"
   spec.required_ruby_version = ">= 3.1"
   spec.files = Dir["lib/**/*", "README.md", "LICENSE"]
-  spec.add_dependency "logger" # not in Ruby itself from 4.0 on
+  spec.add_dependency "logger", "~> 1.4" # not in Ruby itself from 4.0 on
   spec.add_dependency "pg", "~> 1.3"
 end

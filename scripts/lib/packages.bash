@@ -55,6 +55,8 @@ missing_for_clients() {
 		need "python3-$module" /usr/bin/python3 -c "import $module"
 	done
 	need python3-psycopg-pool /usr/bin/python3 -c 'import psycopg_pool'
+	need python3-wheel /usr/bin/python3 -c 'import wheel'
+	need python3-venv /usr/bin/python3 -c 'import ensurepip'
 	need mypy /usr/bin/python3 -c 'import mypy'
 	need python3-pytest-xdist /usr/bin/python3 -c 'import xdist'
 	need ruby-activerecord /usr/bin/ruby -e 'require "active_record"'
