@@ -17,7 +17,6 @@
  */
 #include "lease_run.h"
 
-
 #include "lib/stringinfo.h"
 
 /*

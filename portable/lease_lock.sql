@@ -1209,7 +1209,7 @@ BEGIN
 			WHEN l.owner IS NOT NULL THEN format('It expired %s ago.', seconds)
 			WHEN other.owner IS NULL THEN 'Nobody holds it.'
 			WHEN other.expires_at <= clock_timestamp() THEN format('Nobody holds it. The lease of another owner expired %s ago.', seconds)
-			WHEN _lease_may_act(other.role) THEN
+			WHEN _lease_may_act(other.role) OR pg_has_role(_lease_caller(), 'pg_read_all_stats', 'USAGE') THEN
 				format('Owner "%s" holds it with token %s for another %s.', _lease_shown(other.owner), other.token, seconds)
 			ELSE format('Another owner holds it for another %s.', seconds) END,
 		HINT = 'Acquire the lease and repeat the work from the start, because the data may have changed.';

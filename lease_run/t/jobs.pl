@@ -38,7 +38,7 @@ sub run_line
 
 	$line =~ s{/usr/bin/lease_run}{$lease_run}g;
 	$line =~ s{/usr/local/bin/}{$folder/}g;
-	my @sanitizer = map { "$_=$ENV{$_}" } grep { defined $ENV{$_} } 'ASAN_OPTIONS';
+	my @sanitizer = defined $ENV{ASAN_OPTIONS} ? "ASAN_OPTIONS=$ENV{ASAN_OPTIONS}" : ();
 	IPC::Run::run([ 'env', '-i', @sanitizer, "PATH=" . ($lease_run =~ s{/lease_run$}{}r) . ':/usr/bin:/bin', 'HOME=/', 'SHELL=/bin/sh', "PGSERVICEFILE=$folder/pg_service.conf",
 			@environment, '/bin/sh', '-c', $line ], '<', \undef, '>', \$out, '2>', \$err);
 	return { status => $? >> 8, out => $out, err => $err };

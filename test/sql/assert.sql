@@ -158,6 +158,10 @@ SET ROLE regress_lease_bob;
 \pset expanded on
 SELECT * FROM error_of($$ SELECT lease_assert('safe', 'ann') $$);
 SELECT * FROM error_of($$ SELECT lease_assert('safe', 'bob') $$);
+RESET ROLE;
+GRANT pg_read_all_stats TO regress_lease_bob;
+SET ROLE regress_lease_bob;
+SELECT detail AS who_may_see_owners FROM error_of($$ SELECT lease_assert('safe', 'bob') $$);
 SELECT code FROM error_of($$ SELECT lease_release('safe', 'ann', (SELECT token FROM lease_status WHERE resource = 'safe')) $$);
 \pset expanded off
 -- also when another role asserted it in the same transaction
