@@ -130,7 +130,7 @@ SKIP:
 	# Its driver knows no socket of a folder.
 	$node->append_conf('postgresql.conf', "listen_addresses = '127.0.0.1'");
 	$node->restart;
-	runs_as_printed('Example.java', [ 'java', '-cp', $path ], snippet('java', 'new Leases(') =~ s/localhost/127.0.0.1:$port/r,
+	runs_as_printed('Example.java', [ 'java', '-XX:-UsePerfData', '-cp', $path ], snippet('java', 'new Leases(') =~ s/localhost/127.0.0.1:$port/r,
 		qr/^work, as long as it takes\n$/);
 }
 
