@@ -40,9 +40,10 @@ final class Guard {
         }
     }
 
-    /** From now on an interruption waits: the outcome should be known. */
-    synchronized void commits() {
+    /** From now on an interruption waits: the outcome should be known. False if the connection was cut off before. */
+    synchronized boolean commits() {
         commits = true;
+        return !cut;
     }
 
     void limit(long time) {

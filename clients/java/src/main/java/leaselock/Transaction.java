@@ -115,8 +115,10 @@ final class Transaction {
         if (connection.unwrap(BaseConnection.class).getTransactionState() != TransactionState.OPEN) {
             throw new SQLException("the transaction had failed, or its work has ended it", "25P02");
         }
+        if (!guard.commits()) {
+            throw new SQLException("the connection was cut off before COMMIT", "08006");
+        }
         stage = Stage.COMMITS;
-        guard.commits();
         guard.limit(record.deadline);
         connection.clearWarnings();
         connection.commit();

@@ -40,6 +40,7 @@ import net.javacrumbs.shedlock.core.LockConfiguration;
 import net.javacrumbs.shedlock.core.LockProvider;
 import net.javacrumbs.shedlock.core.SimpleLock;
 import net.javacrumbs.shedlock.support.LockException;
+import org.postgresql.core.BaseConnection;
 import org.postgresql.ds.PGSimpleDataSource;
 import org.postgresql.util.PSQLWarning;
 import org.postgresql.util.ServerErrorMessage;
@@ -766,6 +767,29 @@ public final class Tests {
         thread.interrupt();
         check(take(told) instanceof InterruptedException);
         sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"); // it may not have noticed yet
+        check(lease.release());
+        same("0", sql("SELECT count(*) FROM entry"));
+    }
+
+    /** Asked for its state, the last call before COMMIT, the connection is cut off. */
+    public void anInterruptBeforeCommitHasAKnownOutcome() throws Exception {
+        Source source = Source.of(() -> {
+            Connection connection = DriverManager.getConnection(URL);
+            return like(Connection.class, connection, (method, args) -> {
+                if (!method.getName().equals("unwrap") || args[0] != BaseConnection.class) {
+                    return null;
+                }
+                Object state = connection.unwrap(BaseConnection.class);
+                Thread.currentThread().interrupt();
+                while (!connection.isClosed()) {
+                    Thread.onSpinWait();
+                }
+                return state;
+            });
+        });
+        Lease lease = open(source).hold("r", HOUR);
+        fails(InterruptedException.class, () -> lease.inTransaction(connection -> sql(connection, "INSERT INTO entry VALUES (1)")));
+        check(!Thread.interrupted());
         check(lease.release());
         same("0", sql("SELECT count(*) FROM entry"));
     }
