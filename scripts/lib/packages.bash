@@ -88,12 +88,13 @@ missing_for_patroni() {
 
 missing_for_static() {
 	local command
-	for command in clang cppcheck shellcheck pyflakes3; do
+	for command in cppcheck shellcheck pyflakes3; do
 		need "$command" command -v "$command"
 	done
 }
 
 missing_for_deep() {
+	need clang command -v clang
 	need clang-tidy command -v clang-tidy
 }
 
