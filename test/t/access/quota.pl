@@ -212,11 +212,13 @@ is($node->safe_psql('postgres', q{SET lease_lock.max_leases_per_owner = 3; SET R
 foreach my $limit (1, 2)
 {
 	my $waiter = open_session($node);
+	my $ttl = 0.5 * slowness($node);	# time enough to count
 
 	clean();
 	look($node, q{SELECT lease_acquire('b', '1 hour', 'holder')});
 	$waiter->query_safe("SET lease_lock.max_leases_per_owner = $limit; SET ROLE limited");
-	send_to_wait($node, $waiter, q{SELECT lease_acquire_all('{a,b}', '1 ms', 'o', '1 hour')});
+	send_to_wait($node, $waiter, "SELECT lease_acquire_all('{a,b}', '$ttl s', 'o', '1 hour')");
+	look($node, "SELECT pg_sleep($ttl)");
 	look($node, q{SELECT lease_release('b', 'holder')});
 	like(answer($waiter), $limit == 1 ? qr/53400/ : qr/^t$/, "several that expire: a limit of $limit");
 	$waiter->quit;
