@@ -95,7 +95,7 @@ class BlocksTest < TestCase
       assert_raises(Timeout::Error) { Timeout.timeout(0.2) { @leases.hold("r", wait: nil) } }
       wait_until { waiters("r").zero? }
     end
-    assert_raises(Timeout::Error) { Timeout.timeout(0.2) { @leases.hold("r", ttl: 3600) { sleep } } }
+    assert_raises(Timeout::Error) { Timeout.timeout(0.2) { @leases.hold("r", ttl: 3600, wait: nil) { sleep } } }
     wait_until { !held?("r") }
   end
 
