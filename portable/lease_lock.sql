@@ -272,6 +272,15 @@ $$;
 CREATE OR REPLACE FUNCTION _lease_refuse_code_of_others() RETURNS void
 	LANGUAGE plpgsql AS $$ BEGIN UNLISTEN lease_lock_caller; END $$;
 
+/* Those that may find nothing to write would not fail by themselves. */
+CREATE OR REPLACE FUNCTION _lease_require_writable(what text) RETURNS void
+	LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF current_setting('transaction_read_only')::bool THEN
+		RAISE read_only_sql_transaction USING MESSAGE = format('cannot %s a lease in a read-only transaction', what);
+	END IF;
+END $$;
+
 /* The owner's name is not enough to act on a lease: it needs the privileges of the role that acquired it, too. */
 CREATE OR REPLACE FUNCTION _lease_may_act(role oid) RETURNS bool
 	LANGUAGE sql STABLE AS $$ SELECT pg_has_role(_lease_caller(), role, 'USAGE') $$;
@@ -698,9 +707,7 @@ DECLARE
 	until timestamptz = coalesce(clock_timestamp() + wait, 'infinity');
 	timeout timestamptz = clock_timestamp() + nullif(_lease_lock_timeout(), 0) * interval '1 ms';
 BEGIN
-	IF current_setting('transaction_read_only')::bool THEN
-		RAISE read_only_sql_transaction USING MESSAGE = 'cannot acquire a lease in a read-only transaction';
-	END IF;
+	PERFORM _lease_require_writable('acquire');
 	r.role := _lease_caller();
 	IF r.role IS NULL THEN
 		RAISE undefined_object USING
@@ -741,7 +748,11 @@ DECLARE
 BEGIN
 	PERFORM _lease_check_name('resource', resource), _lease_check_name('owner', owner);
 	wait := _lease_check_span('wait for', resource, wait);
-	IF session IS DISTINCT FROM false THEN
+	IF session IS NULL THEN
+		RAISE null_value_not_allowed USING
+			MESSAGE = format('session for the lease on "%s" must not be null', _lease_shown(resource)),
+			HINT = 'Leave it out.';
+	ELSIF session THEN
 		RAISE feature_not_supported USING
 			MESSAGE = 'the portable edition of lease_lock has no leases that end with their session',
 			HINT = 'Give a ttl, and renew the lease.';
@@ -764,7 +775,7 @@ BEGIN
 	END IF;
 	granted := outcome.granted;
 	token := outcome.token;
-	expires_at := outcome.expires_at;
+	expires_at := CASE WHEN outcome.expires_at >= '10000-01-01 00:00:00+00' THEN 'infinity' ELSE outcome.expires_at END;
 	-- Not more than the time until the ttl began: a client adds it to the time of its request.
 	waited := greatest(coalesce(outcome.granted_at, clock_timestamp()) - begun, '0');
 	blocked_by := outcome.blocked_by;
@@ -975,11 +986,27 @@ BEGIN
 	END LOOP;
 	IF l.resource IS NOT NULL THEN
 		PERFORM _lease_require_rights(l);
+	ELSIF NOT ends THEN
+		PERFORM _lease_require_rights_of_ended(the_resource, the_owner, the_token);
 	END IF;
 	IF NOT ends AND l.expires_at <= clock_timestamp() THEN
 		l := NULL;				-- it expired while this call waited
 	END IF;
 	RETURN l;
+END $$;
+
+/* No lease is held: one that has ended is as much its role's as one that is held. */
+CREATE OR REPLACE FUNCTION _lease_require_rights_of_ended(the_resource text, the_owner text, the_token int8) RETURNS void
+	LANGUAGE plpgsql AS $$
+DECLARE
+	l lease_lock;
+BEGIN
+	SELECT * INTO l FROM lease_lock
+	WHERE resource = the_resource COLLATE "C" AND owner = the_owner COLLATE "C" AND token = coalesce(the_token, token)
+	ORDER BY token DESC LIMIT 1;
+	IF FOUND THEN
+		PERFORM _lease_require_rights(l);
+	END IF;
 END $$;
 
 CREATE OR REPLACE FUNCTION _lease_require_token(resource text, token int8) RETURNS void
@@ -1043,7 +1070,7 @@ DECLARE
 	found_now lease_lock;
 	released int8 = 0;
 BEGIN
-	PERFORM _lease_check_name('owner', owner);
+	PERFORM _lease_check_name('owner', owner), _lease_require_writable('release');
 	FOR l IN SELECT * FROM _lease_of_owner(owner) LOOP
 		found_now := _lease_find(l.resource, owner, l.token, true);
 		IF found_now.resource IS NOT NULL AND _lease_end(found_now, true) THEN
@@ -1112,6 +1139,7 @@ DECLARE
 BEGIN
 	PERFORM _lease_check_name('owner', owner);
 	ttl := _lease_check_ttl(NULL, ttl);
+	PERFORM _lease_require_writable('renew');
 	FOR l IN SELECT * FROM _lease_of_owner(owner) LOOP
 		renewed := renewed + _lease_renew(l.resource, ttl, owner, l.token)::int;
 	END LOOP;
@@ -1163,11 +1191,13 @@ DECLARE
 	l lease_lock;
 	now timestamptz;
 BEGIN
-	PERFORM _lease_check_name('resource', resource), _lease_check_name('owner', owner), _lease_check_name('new owner', new_owner);
+	PERFORM _lease_check_name('resource', resource), _lease_check_name('owner', owner), _lease_check_name('new owner', new_owner),
+		_lease_require_writable('transfer');
 	SELECT * INTO l FROM lease_lock AS t
 	WHERE t.resource = lease_transfer.resource COLLATE "C" AND t.owner = lease_transfer.owner COLLATE "C" AND t.expires_at > clock_timestamp();
 	IF NOT FOUND THEN
 		PERFORM _lease_is_there(resource, owner, NULL, false);	-- in a snapshot that stays
+		PERFORM _lease_require_rights_of_ended(resource, owner, NULL);
 		RETURN NULL;
 	END IF;
 	PERFORM _lease_require_rights(l);
@@ -1312,7 +1342,7 @@ BEGIN
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION lease_break(text, interval) IS
-	'end all leases on a resource, whatever their owners; nobody is granted it before grace has passed; true when there were any';
+	'end all leases on a resource, whatever their owners; for the grace, or until they would have ended, they keep out whom they kept out; true when there were any';
 REVOKE ALL ON FUNCTION lease_break(text, interval) FROM PUBLIC;
 
 /* Slot 0 stays while the resource has other rows, since it orders the grants. */

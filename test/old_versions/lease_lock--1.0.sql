@@ -616,8 +616,9 @@ COMMENT ON FUNCTION lease_unwatch(pg_catalog.text, pg_catalog.text) IS
 	'remove a watch; true when there was such a watch';
 REVOKE ALL ON FUNCTION lease_unwatch(pg_catalog.text, pg_catalog.text) FROM PUBLIC;
 
+-- OFFSET keeps the view from being updatable: it would change the table with the rights of its owner, row security or not.
 CREATE VIEW lease_watches AS
-SELECT w.prefix, w.channel, w.events, pg_catalog.pg_get_userbyid(w.creator) AS creator FROM lease_watch AS w;
+SELECT w.prefix, w.channel, w.events, pg_catalog.pg_get_userbyid(w.creator) AS creator FROM lease_watch AS w OFFSET 0;
 COMMENT ON VIEW lease_watches IS 'channels that are notified of events of leases';
 REVOKE ALL ON lease_watches FROM PUBLIC;
 
@@ -627,7 +628,7 @@ CREATE FUNCTION lease_break(resource pg_catalog.text, grace pg_catalog.interval 
 	RETURNS pg_catalog.bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lease_break(pg_catalog.text, pg_catalog.interval) IS
-	'end all leases on a resource, whatever their owners, and let nobody have one for the grace, or until they would have ended; true when there were any';
+	'end all leases on a resource, whatever their owners; for the grace, or until they would have ended, they keep out whom they kept out; true when there were any';
 REVOKE ALL ON FUNCTION lease_break(pg_catalog.text, pg_catalog.interval) FROM PUBLIC;
 
 CREATE FUNCTION lease_purge()

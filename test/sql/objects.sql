@@ -25,6 +25,8 @@ SELECT attname, attstorage FROM pg_attribute WHERE attrelid = 'lease_lock'::regc
 SELECT extconfig::regclass[] AS dumped FROM pg_extension WHERE extname = 'lease_lock';
 SELECT table_name, privilege_type FROM information_schema.role_table_grants
 WHERE grantee = 'PUBLIC' AND table_name LIKE 'lease\_%' ORDER BY table_name;
+-- none: a write through a view would have the rights of its owner
+SELECT relname FROM pg_class WHERE relname LIKE 'lease\_%' AND relkind = 'v' AND pg_relation_is_updatable(oid, false) <> 0;
 
 -- settings, once the library is loaded; without preloading, there are no settings of the server start, and the clock
 -- is another one

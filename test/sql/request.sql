@@ -170,7 +170,7 @@ SELECT granted FROM lease_request('forced', '1 hour', 'zoe', min_hold => '30 min
 SELECT lease_release_all('zoe'), lease_acquire('forced', '1 hour', 'bob') AS kept, lease_break('forced'), lease_acquire('forced', '1 hour', 'bob');
 
 -- the longest
-SELECT granted FROM lease_request('longest', '100000 years', 'ann', min_hold => '100000 years');
+SELECT granted, expires_at FROM lease_request('longest', '100000 years', 'ann', min_hold => '100000 years');
 SELECT state, expires_in > '90000 years' AS expires_in, expires_at FROM lease_status WHERE resource = 'longest';
 RESET lease_lock.purge_after;
 
@@ -238,6 +238,7 @@ SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'an
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', permits => 3) $$);
 SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', mode => 'shared', permits => 3) $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', if_own => NULL) $$);
+SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', session => NULL) $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', min_hold => '-1 s') $$);
 SELECT * FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', min_hold => '100001 years') $$);
 SELECT code, message FROM error_of($$ SELECT lease_request('door', '1 hour', 'ann', min_hold => '178000000 years') $$);

@@ -91,7 +91,13 @@ is($node->safe_psql('postgres', "SELECT string_agg(DISTINCT who || ' ' || what, 
 
 # --- leases of other roles
 
-$node->safe_psql('postgres', "SELECT lease.lease_acquire('mine', '1 hour', 'secret')", extra_params => [ '-U', 'victim' ]);
+$node->safe_psql('postgres', "SELECT lease.lease_acquire('mine', '1 hour', 'secret'), lease.lease_acquire('ended', '1 ms', 'secret')", extra_params => [ '-U', 'victim' ]);
+$node->safe_psql('postgres', 'SELECT pg_sleep(0.002)');		# until one has ended
+foreach ("lease_release('ended', 'secret')", "lease_renew('ended', '1 h', 'secret')", "lease_renew_several('{ended}', '1 h', 'secret')",
+	"lease_transfer('ended', 'secret', 'x')", "lease_set_payload('ended', 'secret', '1')")
+{
+	sql_fails($node, "SELECT lease.$_", '42501', 'permission denied for lease on "ended"', "not when it has ended: $_", role => 'evil');
+}
 foreach ("lease_release('mine', 'secret')", "lease_renew('mine', '1 h', 'secret')", "lease_transfer('mine', 'secret', 'x')", "lease_set_payload('mine', 'secret', '1')", "lease_assert('mine', 'secret')")
 {
 	sql_fails($node, "SELECT lease.$_", '42501', 'permission denied for lease on "mine"', "not by the name of its owner: $_", role => 'evil');
@@ -126,6 +132,10 @@ foreach ("lease_request('mine', '1 h', 'x')", "lease_request('mine', '1 h', 'sec
 	$node->safe_psql('postgres', "CREATE OR REPLACE FUNCTION evil.act(x int) RETURNS int LANGUAGE plpgsql AS \$\$ BEGIN PERFORM lease.$_; RETURN x; END \$\$", extra_params => [ '-U', 'evil' ]);
 	sql_fails($node, 'ANALYZE evil.bait', '42501', 'within security-restricted operation', "nor in the session of a superuser: $_");
 }
+
+# Nothing is written through a view, with the rights of its owner.
+is($node->safe_psql('postgres', "SELECT string_agg(relname, ',') FROM pg_class WHERE relnamespace = 'lease'::regnamespace AND relkind = 'v' AND pg_relation_is_updatable(oid, false) <> 0"),
+	'', 'no view is updatable');
 
 # No object of the visitor's depends on the types, which could not be changed any more.
 foreach ('lease_lock', 'lease_status', '_lease_request', '_lease_outcome')
