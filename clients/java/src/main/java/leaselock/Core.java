@@ -1,5 +1,6 @@
 package leaselock;
 
+import java.sql.Connection;
 import java.sql.SQLException;
 import java.time.Duration;
 import java.util.ArrayDeque;
@@ -55,6 +56,10 @@ final class Core {
     private final Map<String, Loop.Alarm> polls = new HashMap<>();
     private final List<CompletableFuture<List<String>>> closing = new ArrayList<>();
     private final Set<Object> callbacks = new HashSet<>(); // that run, and have not called close
+    private final Set<CompletableFuture<Connection>> connects = new HashSet<>(); // of transactions
+    private final Set<Guard> guards = new HashSet<>(); // the loop goes on for their alarms
+    private boolean ends;
+    private boolean ended;
 
     Core(Source source) {
         this.source = source;
@@ -152,13 +157,43 @@ final class Core {
     }
 
     void checkEnd() {
-        if (!closed || closing.isEmpty() || !busy.isEmpty() || !waits.isEmpty() || !keeper.endings.isEmpty()) {
+        if (!ends || ended || !busy.isEmpty() || !waits.isEmpty() || !keeper.endings.isEmpty()) {
             return;
         }
         keeper.stop();
         if (callbacks.isEmpty()) {
             closing.forEach(outcome -> outcome.complete(List.of()));
             closing.clear();
+            ended = true;
+            stop();
+        }
+    }
+
+    /** Whatever hangs, it has an end: that time, or close. */
+    void limit(CompletableFuture<Connection> outcome, long until) {
+        if (ends) {
+            outcome.completeExceptionally(Errors.late("leases are closed"));
+            return;
+        }
+        Loop.Alarm alarm = loop.at(until, () -> outcome.completeExceptionally(Errors.late("no connection in time")));
+        connects.add(outcome);
+        outcome.whenComplete((connection, error) -> loop.soon(() -> {
+            alarm.cancel();
+            connects.remove(outcome);
+        }));
+    }
+
+    void add(Guard guard) {
+        guards.add(guard);
+    }
+
+    void remove(Guard guard) {
+        guards.remove(guard);
+        stop();
+    }
+
+    private void stop() {
+        if (ended && guards.isEmpty()) {
             loop.stop();
         }
     }
@@ -450,12 +485,15 @@ final class Core {
 
     private void close(CompletableFuture<List<String>> outcome, long timeout) {
         closing.add(outcome);
+        ends = true;
+        ended = false;
         for (Call call : new ArrayList<>(calls)) {
             if (!call.outcome.isDone()) {
                 abandon(call, new Closed(call.request.resource));
             }
         }
         keeper.endAll(Reason.CLOSED);
+        connects.forEach(connecting -> connecting.completeExceptionally(Errors.late("leases are closed")));
         Stream.concat(idle.stream(), spare.stream()).forEach(Link::close);
         idle.clear();
         spare.clear();

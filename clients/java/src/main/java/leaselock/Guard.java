@@ -7,7 +7,7 @@ final class Guard {
     /** How often it looks for an interruption. */
     private static final long LOOK = Clock.SECOND / 4;
 
-    private final Loop loop;
+    private final Core core;
     private final Record record;
     private final Connection connection;
     private final Thread thread = Thread.currentThread();
@@ -18,11 +18,12 @@ final class Guard {
     private boolean commits;
     private boolean ended;
 
-    Guard(Loop loop, Record record, Connection connection) {
-        this.loop = loop;
+    Guard(Core core, Record record, Connection connection) {
+        this.core = core;
         this.record = record;
         this.connection = connection;
-        loop.soon(() -> {
+        core.loop.soon(() -> {
+            core.add(this);
             record.guards.add(this);
             if (record.fate != null) {
                 cut();
@@ -36,7 +37,7 @@ final class Guard {
             cut();
         }
         if (!ended && !commits && !cut) {
-            loop.at(Clock.now() + LOOK, this::look);
+            core.loop.at(Clock.now() + LOOK, this::look);
         }
     }
 
@@ -47,11 +48,11 @@ final class Guard {
     }
 
     void limit(long time) {
-        loop.soon(() -> {
+        core.loop.soon(() -> {
             if (alarm != null) {
                 alarm.cancel();
             }
-            alarm = loop.at(time, this::cut);
+            alarm = core.loop.at(time, this::cut);
         });
     }
 
@@ -66,7 +67,10 @@ final class Guard {
     synchronized boolean end() {
         ended = true;
         limit(Clock.NEVER);
-        loop.soon(() -> record.guards.remove(this));
+        core.loop.soon(() -> {
+            record.guards.remove(this);
+            core.remove(this);
+        });
         return cut;
     }
 }

@@ -51,7 +51,7 @@ final class Transaction {
             try {
                 connection = connect(until);
                 readOnly = false;
-                guard = new Guard(core.loop, record, connection);
+                guard = new Guard(core, record, connection);
                 guard.limit(until);
                 autoCommit = connection.getAutoCommit();
                 connection.setAutoCommit(false);
@@ -73,7 +73,7 @@ final class Transaction {
     /** A pool may let it wait, so that has a thread, and is abandoned when the time is over. */
     private Connection connect(long until) throws SQLException, InterruptedException {
         CompletableFuture<Connection> outcome = new CompletableFuture<>();
-        core.loop.soon(() -> core.loop.at(until, () -> outcome.completeExceptionally(Errors.late("no connection in time"))));
+        core.loop.soon(() -> core.limit(outcome, until));
         Loop.THREADS.execute(() -> {
             try {
                 Connection made = core.source.forTransaction(until);

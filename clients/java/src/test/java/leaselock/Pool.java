@@ -94,6 +94,10 @@ public final class Pool implements DataSource {
         room.release();
     }
 
+    boolean isWaitedFor() {
+        return room.hasQueuedThreads();
+    }
+
     void close() throws SQLException {
         closed = true;
         for (Connection each; (each = idle.poll()) != null;) {

@@ -71,7 +71,7 @@ public final class Tests {
     }
 
     private interface Instead {
-        Object call(Method method, Object[] args) throws SQLException;
+        Object call(Method method, Object[] args) throws Exception;
     }
 
     private final List<Leases> opened = new ArrayList<>();
@@ -812,6 +812,42 @@ public final class Tests {
         same("2", sql("SELECT count(*) FROM entry"));
         check(lease.release());
         pool.close();
+    }
+
+    /** What has to end a transaction is in the loop, which close stops. */
+    public void closeEndsATransactionThatWaitsForItsPool() throws Exception {
+        Pool pool = new Pool(URL, 1, List.of());
+        Leases own = open(Source.of(pool));
+        Lease lease = own.hold("r", HOUR);
+        BlockingQueue<Object> told = new LinkedBlockingQueue<>();
+        try (Connection taken = pool.getConnection()) {
+            start(told, () -> lease.callInTransaction(connection -> 1));
+            waitUntil(pool::isWaitedFor);
+            same(List.of(), own.close(Duration.ofSeconds(LONG)));
+            same(LeaseLost.Reason.CLOSED, ((LeaseLost) take(told)).reason());
+        }
+        pool.close();
+    }
+
+    public void aRollbackWithoutAnAnswerHasAnEndAfterClose() throws Exception {
+        Lease[] lease = new Lease[1];
+        Leases[] own = new Leases[1];
+        own[0] = open(Source.of(() -> {
+            Connection connection = DriverManager.getConnection(URL);
+            return like(Connection.class, connection, (method, args) -> {
+                if (method.getName().equals("rollback")) {
+                    connection.rollback();
+                    check(lease[0].release());
+                    same(List.of(), own[0].close(Duration.ofSeconds(LONG)));
+                    waitUntil(connection::isClosed);
+                }
+                return null;
+            });
+        }));
+        lease[0] = own[0].hold("r", HOUR);
+        fails(Failed.class, () -> lease[0].inTransaction(connection -> {
+            throw new Failed();
+        }));
     }
 
     public void aPoolGetsNoConnectionToAReadOnlyServerBack() throws Exception {
