@@ -99,7 +99,7 @@ export class Factory {
       client = await within(connecting, limit, () => new Error('no connection in time'), signal)
     } catch (error) {
       giveUp()
-      throw error
+      throw error ?? new Error('connect() was rejected without a reason')
     }
     if (typeof client?.query !== 'function') throw new TypeError('connect() must resolve to a connected client')
     const link = new Link(client)

@@ -178,6 +178,17 @@ test('a function that fails to connect is asked again, and its mistakes are not'
   })
   await leases.hold('vault', () => {})
   assert(calls > 1)
+  for (const reason of [null, undefined]) {
+    let works = false
+    setTimeout(() => { works = true }, 1)
+    const moody = async () => {
+      if (!works) throw reason
+      const client = new pg.Client(server)
+      await client.connect()
+      return client
+    }
+    await leasesFor(t, moody).hold('moody', () => {})
+  }
   await assert.rejects(leasesFor(t, () => null).hold('vault'), /must resolve to a connected client/)
 })
 
