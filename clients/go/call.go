@@ -88,12 +88,14 @@ func (c *call) try(ctx context.Context) (*Lease, error) {
 func (c *call) inLine(ctx context.Context) (*Lease, error) {
 	own := c.leases.join(c.request.resource)
 	defer c.leases.leave(c.request.resource)
+	over, stop := c.limit.timer()
+	defer stop()
 	select {
 	case own.head <- struct{}{}:
 		defer func() { <-own.head }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-c.limit.over():
+	case <-over:
 		return nil, c.over(ctx)
 	}
 	for {
@@ -174,9 +176,11 @@ func (c *call) answered(ctx context.Context, result answer) (*Lease, bool, error
 		lease.decide(Released)
 		undone := c.leases.keeper.end(lease)
 		c.leases.mutex.Unlock()
+		over, stop := c.limit.timer()
+		defer stop()
 		select {
 		case <-undone.done:
-		case <-c.limit.over():
+		case <-over:
 		case <-ctx.Done():
 		}
 	case c.request.ownOwner && now() >= since.after(c.request.ttl/2):

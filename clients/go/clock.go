@@ -33,7 +33,16 @@ func (m moment) left() time.Duration {
 	return longer(time.Duration(m-now()), 0)
 }
 
-// over is a channel that gets a value then.
+// timer is a channel that gets a value then, and what stops it. Before Go 1.23 nothing else frees a timer.
+func (m moment) timer() (over <-chan time.Time, stop func() bool) {
+	if m == never {
+		return nil, func() bool { return true }
+	}
+	timer := time.NewTimer(m.left())
+	return timer.C, timer.Stop
+}
+
+// over is a channel that gets a value then. It should be soon: nothing stops the timer.
 func (m moment) over() <-chan time.Time {
 	if m == never {
 		return nil

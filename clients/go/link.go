@@ -91,11 +91,13 @@ func newLinks(l *Leases, number, kept int) *links {
 // take returns nil if none becomes free in time.
 func (l *links) take(ctx context.Context, until moment) *link {
 	select {
-	case l.room <- struct{}{}: // without a timer, which nothing would stop
+	case l.room <- struct{}{}:
 	default:
+		over, stop := until.timer()
+		defer stop()
 		select {
 		case l.room <- struct{}{}:
-		case <-until.over():
+		case <-over:
 			return nil
 		case <-ctx.Done():
 			return nil
