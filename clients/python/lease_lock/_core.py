@@ -382,10 +382,8 @@ class Core:
     # Transactions
 
     def guard(self, record: Record, connection: Any) -> Guard:
-        """Cut the connection off when the lease is lost, or at a time that is set."""
-        guard = Guard(self, record, duplicate(connection))
-        self.loop.soon(guard.begin)
-        return guard
+        """It cuts the connection off when the lease is lost, or at a time that is set."""
+        return Guard(self, record, duplicate(connection))
 
     # What users are told
 
@@ -477,26 +475,33 @@ class Core:
 
 
 class Guard:
-    """All but the constructor and the two calls of users run in the loop."""
+    """All but the constructor and the three calls of users run in the loop. Who begins it can end it already."""
 
     def __init__(self, core: Core, record: Record, sock: socket.socket) -> None:
         self._core, self._record, self._sock = core, record, sock
         self._alarm: Optional[Alarm] = None
+        self.was_cut = False
+
+    def begin(self, until: float) -> None:
+        """From now on it is cut off at that time, or when the lease is lost."""
+        self._core.loop.soon(self._begin)
+        self.limit(until)
 
     def limit(self, until: float) -> None:
-        """From now on it is cut off at that time, or when the lease is lost."""
+        """The time changes."""
         self._core.loop.soon(self._limit, until)
 
     def end(self) -> None:
         self._core.loop.soon(self._end)
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         self._core._guards.add(self)
         self._record.cuts.add(self.cut)
         if self._record.fate is not None:
             self.cut()
 
     def cut(self) -> None:
+        self.was_cut = True
         cut(self._sock)
 
     def _limit(self, until: float) -> None:

@@ -121,7 +121,7 @@ class Lease:
                 used, guard, cancelled = self._begin(stack, connection)
                 try:
                     yield used.cursor()
-                    self._may_commit(used)
+                    self._may_commit(used, guard)
                 except BaseException:
                     guard.limit(now() + PATIENCE)
                     raise
@@ -136,13 +136,15 @@ class Lease:
                 raise self._record.loss() from error
             raise
 
-    def _may_commit(self, connection: Connection) -> None:
+    def _may_commit(self, connection: Connection, guard: Guard) -> None:
         status = connection.info.transaction_status
         if status == psycopg.pq.TransactionStatus.INERROR:
             raise psycopg.errors.InFailedSqlTransaction("the transaction had failed, and was rolled back")
         self.check()
         if status != psycopg.pq.TransactionStatus.INTRANS:
             raise psycopg.ProgrammingError("the block has ended its transaction")
+        if guard.was_cut:
+            raise psycopg.OperationalError("the connection was cut off before COMMIT")
 
     def _begin(self, stack: ExitStack, given: Optional[Connection]) -> tuple[Connection, Guard, list[str]]:
         """On another connection if one breaks: nothing of the user's is in the transaction yet."""
@@ -155,7 +157,7 @@ class Lease:
                     connection = inner.enter_context(self._leases._connection(given, until))
                     guard = self._core.guard(self._record, connection)
                     inner.callback(guard.end)
-                    guard.limit(until)
+                    guard.begin(until)
                     cancelled = inner.enter_context(cancelled_waits(connection))
                     inner.enter_context(connection.transaction())
                     self._assert(connection)

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from contextlib import contextmanager
 from typing import Any, Iterator, Optional
@@ -27,6 +28,15 @@ from ._sync import Lease, Leases
 
 _leases: dict[tuple[str, str, Optional[str]], DjangoLeases] = {}
 _lock = threading.Lock()
+
+
+def _in_child() -> None:
+    """A thread that is not there may have it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 class DjangoLeases(Leases):

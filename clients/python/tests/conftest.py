@@ -9,6 +9,7 @@ CLIENTS = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(CLIENTS / "python"), str(CLIENTS / "conformance")]
 
 from servers import *       # noqa: E402, F403 (fixtures)
+from servers import wait_until      # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,8 @@
 """The same leases by the interfaces of other libraries."""
 
 import _thread
+import os
+import signal
 import threading
 import time
 import types
@@ -123,8 +125,15 @@ def test_django(server, slow):
     from django.test import Client
     from django.urls import path
 
-    from lease_lock.django import atomic, close, leases
+    from lease_lock.django import _lock, atomic, close, leases
 
+    with _lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(LONG)
+            close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
     server.sql("CREATE TABLE paper (id int PRIMARY KEY); SELECT lease_protect('paper', 'paper:{id}')")
     try:
         with leases().hold("paper:1", ttl=600) as lease:

@@ -242,6 +242,41 @@ def test_a_failed_transaction_cannot_be_committed(server):
                     cursor.execute("SELECT 1 / 0")
 
 
+def test_a_loss_just_before_commit_has_a_known_outcome(server):
+    with Leases(server.dsn()) as leases:
+        lease = leases.hold("cut", ttl=600)
+        check = lease.check
+        with pytest.raises(LeaseLost, match="closed"), lease.transaction():
+            lease.check = lambda: (check(), leases.close(0))
+
+
+def test_a_guard_is_ended_wherever_its_making_is_interrupted(server):
+    making = [each.__code__ for each in (_core.Core.guard, _core.Guard.__init__, _core.Guard.begin)]
+    with Leases(server.dsn()) as leases, leases.hold("guarded", ttl=600) as lease:
+        for steps in itertools.count(1):
+            left = steps
+
+            def step(frame, event, arg):
+                nonlocal left
+                if frame.f_code not in making:
+                    return None
+                left -= event == "line"
+                if left == 0:
+                    raise KeyboardInterrupt
+                return step
+
+            sys.settrace(step)
+            try:
+                with lease.transaction():
+                    break
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            wait_until(lambda: not leases._core._guards)
+        assert steps > 5
+
+
 def test_rows_of_a_pool_are_as_it_makes_them(server):
     options = {"row_factory": psycopg.rows.dict_row}
     with psycopg_pool.ConnectionPool(server.dsn(), min_size=1, max_size=2, kwargs=options) as pool:

@@ -99,6 +99,19 @@ class BlocksTest < TestCase
     wait_until { !held?("r") }
   end
 
+  def test_a_loss_just_before_commit_has_a_known_outcome
+    lease, leases = @leases.hold("r", ttl: 3600), @leases
+    error = assert_raises(LeaseLock::LeaseLost) do
+      lease.transaction do
+        lease.define_singleton_method(:check) do
+          super()
+          leases.close(timeout: 0)
+        end
+      end
+    end
+    assert_equal(:closed, error.reason)
+  end
+
   # Wherever the interruption comes: before the grant, between it and the block, in the block, or in the release.
   def test_threads_that_are_killed_at_any_moment_leave_nothing
     40.times do |n|

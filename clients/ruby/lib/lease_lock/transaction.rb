@@ -71,6 +71,7 @@ module LeaseLock
     end
 
     def commits
+      raise PG::ConnectionBad, "the connection was cut off before COMMIT" if @guard.cut?
       @stage = :commits
       @guard.limit(@record.deadline)
     end
@@ -142,6 +143,10 @@ module LeaseLock
         @alarm&.cancel
         @alarm = @loop.at(until_time) { cut }
       end
+    end
+
+    def cut?
+      @cut
     end
 
     # From now on it is not cut off. Returns whether it was. May be called again.
