@@ -86,7 +86,7 @@ SELECT lease_acquire('ends', '1 hour', 'carl', '1 minute');
 SELECT granted_at BETWEEN :'ends'::timestamptz AND :'ends'::timestamptz + interval '50 seconds' AS in_time FROM lease_status WHERE owner = 'carl';
 -- an expired permit is taken over if there is no room for both, although another row is free
 TRUNCATE lease_lock;
-SELECT lease_acquire_permit('both', 3, '1 hour', 'ann'), lease_acquire_permit('both', 3, '1 ms', 'bob'), lease_acquire_permit('both', 3, '1 hour', 'carl');
+SELECT lease_acquire_permit('both', 3, '1 hour', 'ann'), lease_acquire_permit('both', 3, '1 hour', 'carl'), lease_acquire_permit('both', 3, '1 ms', 'bob');
 SELECT lease_release('both', 'carl'), pg_sleep(0.005)::text;
 SELECT lease_acquire_permit('both', 2, '1 hour', 'dora');
 SELECT lease_release('both', 'bob');
