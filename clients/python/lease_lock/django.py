@@ -13,7 +13,7 @@ import functools
 import os
 import threading
 from contextlib import contextmanager
-from typing import Any, Iterator, Optional
+from typing import AbstractSet, Any, Iterator, Optional, Union
 
 import psycopg
 from django.db import Error, connections, transaction
@@ -42,9 +42,11 @@ os.register_at_fork(after_in_child=_in_child)
 class DjangoLeases(Leases):
     """In an atomic block, the end of a lease is not waited for: this thread's own assertion may keep it from ending."""
 
-    def __init__(self, using: str, conninfo: str, schema: Optional[str], role: Optional[str]) -> None:
-        super().__init__(conninfo if role is None else functools.partial(_connect_as, conninfo, role), schema=schema)
-        self._using = using
+    def __init__(self, connection: Any, schema: Optional[str]) -> None:
+        settings = connection.copy()        # not as they will be for another test run
+        role = settings.settings_dict.get("OPTIONS", {}).get("assume_role")
+        super().__init__(functools.partial(_connect, settings, role), schema=schema)
+        self._using = connection.alias
 
     def _hands_over(self) -> bool:
         return bool(connections[self._using].in_atomic_block)
@@ -53,11 +55,11 @@ class DjangoLeases(Leases):
 def leases(using: str = "default", schema: Optional[str] = None) -> DjangoLeases:
     """The Leases of this process for a database as it is set now: a test run has another one than production."""
     connection = connections[using]
-    key = (using, _conninfo(connection), schema)
+    key = (using, _conninfo(connection, {"password"}), schema)      # which may be another one for each connection
     with _lock:
         found = _leases.get(key)
         if found is None or found._core.closed:
-            found = _leases[key] = DjangoLeases(*key, connection.settings_dict.get("OPTIONS", {}).get("assume_role"))
+            found = _leases[key] = DjangoLeases(connection, schema)
         _close_before_it_is_dropped(connection)
         return found
 
@@ -71,16 +73,19 @@ def close() -> None:
         found.close()
 
 
-def _conninfo(connection: Any) -> str:
+def _conninfo(connection: Any, without: AbstractSet[str] = frozenset()) -> str:
     """What Django would connect with, OPTIONS included, as far as it is libpq's."""
-    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} - without
     params = dict(connection.get_connection_params())
     params.setdefault("dbname", params.pop("database", None))
     return make_conninfo(**{key: value for key, value in params.items() if key in known and value is not None})
 
 
-def _connect_as(conninfo: str, role: str) -> psycopg.Connection[Any]:
-    connection = connect_by(conninfo, now() + PATIENCE)
+def _connect(settings: Any, role: Optional[str]) -> Union[str, psycopg.Connection[Any]]:
+    """With what its backend gives now: a password may be over soon."""
+    if role is None:
+        return _conninfo(settings)
+    connection = connect_by(_conninfo(settings), now() + PATIENCE)
     connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
     return connection
 

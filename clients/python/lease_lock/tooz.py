@@ -16,6 +16,7 @@ from tooz import coordination, locking, utils
 from ._errors import NOT_AGAIN, LeaseError, LeaseTaken, sort
 from ._loop import now
 from ._request import PATIENCE
+from ._source import execute
 from ._sync import Lease, Leases
 
 
@@ -84,11 +85,12 @@ class LeaseLock(locking.Lock):      # type: ignore[misc]
             return lease.release()
 
     def break_(self) -> bool:
-        """Needs the privilege to call lease_break()."""
+        """Needs the privilege to call lease_break(). Transactions that rely on the lease keep it for at most 5 seconds."""
         with translated(), self._leases._connection(None, now() + PATIENCE) as connection:
             schema = self._leases._source.schema(connection)
-            row = connection.execute(f"SELECT {schema}.lease_break(%s)", [self._resource]).fetchone()
-        return bool(row and row[0])
+            rows = execute(connection, f"SET LOCAL statement_timeout = {int(1000 * PATIENCE)}; SELECT {schema}.lease_break(%s)",
+                           [self._resource])
+        return bool(rows[0][0])
 
     def is_still_owner(self) -> bool:
         lease = self.lease

@@ -1,6 +1,7 @@
 """The same leases by the interfaces of other libraries."""
 
 import _thread
+import itertools
 import os
 import signal
 import threading
@@ -74,6 +75,9 @@ def test_tooz_names_errors_and_locks_that_are_shared_or_broken(server, coordinat
     one, other = coordinator.get_lock(b"\\xff"), coordinator.get_lock(b"\xff")
     assert one.acquire(blocking=False) and other.acquire(blocking=False)
     assert coordinator.get_lock(b"\xff").break_() and not other.release() and one.release()
+    assert one.acquire() and other.acquire()
+    with one.lease.transaction(), pytest.raises(ToozConnectionError):
+        coordinator.get_lock(b"\\xff").break_()         # a holder that hangs must not hang it, too
     with pytest.raises(tooz.NotImplemented):
         coordinator.watch_join_group(b"group", print)
     with pytest.raises(ToozConnectionError):
@@ -111,7 +115,11 @@ def test_tooz_without_a_host_in_the_url(server):
     driver.stop()
 
 
-def test_django(server, slow):
+def connect_of(leases):
+    return leases._source._make.__closure__[0].cell_contents
+
+
+def test_django(server, slow, monkeypatch):
     django = pytest.importorskip("django")
     from django.conf import settings
 
@@ -120,7 +128,7 @@ def test_django(server, slow):
     urls = types.ModuleType("urls")
     settings.configure(DATABASES={"default": database}, ROOT_URLCONF=urls, ALLOWED_HOSTS=["testserver"])
     django.setup()
-    from django.db import connection, transaction
+    from django.db import connection, connections, transaction
     from django.http import HttpResponse
     from django.test import Client
     from django.urls import path
@@ -170,9 +178,15 @@ def test_django(server, slow):
         first = leases()
         server.sql("CREATE DATABASE test_paper TEMPLATE template0")
         settings.DATABASES["default"]["NAME"] = connection.settings_dict["NAME"] = "test_paper"
-        assert leases() is not first and "test_paper" in str(leases()._source._make.__closure__[0].cell_contents)
+        assert leases() is not first and "test_paper" in connect_of(leases())()
         connection.settings_dict["NAME"] = "postgres"
         assert leases() is first
+        # A password that is over soon, as clouds give: a new one for each connection.
+        kind, passwords = type(connections["default"]), itertools.count()
+        params = kind.get_connection_params
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "get_connection_params", lambda self: {**params(self), "password": str(next(passwords))})
+            assert leases() is first and connect_of(first)() != connect_of(first)()
         first.close()
         leases().hold("paper:1").release()
 

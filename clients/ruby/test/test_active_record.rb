@@ -75,6 +75,25 @@ class ActiveRecordTest < TestCase
     end
   end
 
+  # With this version of ActiveRecord, that commits.
+  def test_a_block_that_is_left_by_return_commits_as_any_other
+    @order.with_lease do |lease|
+      assert_raises(LeaseLock::OutcomeUnknown) { pay_and_return(lease) { |connection| sql("SELECT pg_terminate_backend($1, 60000)", connection.backend_pid) } }
+      @order.reload
+      assert_equal(1, pay_and_return(lease))
+    end
+    assert(@order.reload.paid)
+  end
+
+  def pay_and_return(lease)
+    lease.transaction(Order) do |connection|
+      @order.update!(paid: true)
+      yield connection if block_given?
+      return 1
+    end
+    flunk
+  end
+
   def test_after_a_loss_there_is_no_transaction
     error = assert_raises(LeaseLock::LeaseLost) do
       @order.with_lease do |lease|

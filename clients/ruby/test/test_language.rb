@@ -28,6 +28,35 @@ class LanguageTest < TestCase
     assert(lease.release)
   end
 
+  # libpq has closed its socket.
+  def test_a_fork_beside_a_connection_that_broke
+    leases = open_leases
+    lease = leases.hold("r")
+    lease.transaction do |connection|
+      sql("SELECT pg_terminate_backend($1, 60000)", connection.backend_pid)
+      assert_raises(PG::Error) { connection.exec("SELECT 1") }
+      assert_equal(1, in_child { 1 })
+      raise PG::Error
+    end
+  rescue PG::Error
+    assert(lease.release)
+  end
+
+  def test_texts_of_the_server_may_have_any_encoding
+    failures = Queue.new << 1
+    connect = lambda do
+      raise PG::ConnectionBad, "das Datenbanksystem f\xE4hrt herunter".b unless failures.empty? || failures.pop.nil?
+      PG.connect(application_name: "translated")
+    end
+    lease = open_leases(connect).hold("T\u00FCr", ttl: 6)
+    before = expiry("T\u00FCr")
+    failures << 1
+    sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'translated'")
+    wait_until { lease.lost? || expiry("T\u00FCr") != before }
+    assert(!lease.lost?)
+    assert_equal(2, log.string.scan("f\uFFFDhrt").size)
+  end
+
   def test_a_fork_beside_a_loop_that_is_busy
     leases = open_leases
     busy = Thread.new { leases.hold("busy") { 1 } until Thread.current[:stop] }

@@ -61,10 +61,7 @@ module LeaseLock
       lease.check
       adapter = model.connection
       guard(adapter.raw_connection, LeaseLock.now + [PATIENCE, lease.remaining].min)
-      result = nil
-      undone = Source.wait_cancelled?(@connection) { result = perform(lease, model, &work) }
-      raise unknown("COMMIT was not confirmed by the synchronous standby") if undone
-      result
+      confirmed { perform(lease, model, &work) }
     rescue ActiveRecord::ActiveRecordError, PG::Error => e
       driver = e.is_a?(PG::Error) ? e : e.cause
       @read_only = Sorting.read_only?(driver)
@@ -94,18 +91,40 @@ module LeaseLock
 
     private
 
+    # The block may be left by +return+ or +break+.
+    def confirmed
+      undone = failed = result = nil
+      Source.wait_cancelled?(@connection, -> { undone = true }) { result = yield }
+      result
+    rescue Exception # rubocop:disable Lint/RescueException -- it is only noted
+      failed = true
+      raise
+    ensure
+      raise unknown("COMMIT was not confirmed by the synchronous standby") if undone && !failed
+    end
+
     def perform(lease, model)
       model.transaction(requires_new: true) do
         model.connection.add_transaction_record(self)
         # In a transaction around it, the assertion lasts, so the end of the lease cannot be waited for.
         @record.handed_over = true if model.connection.open_transactions > 1
         assert
-        yield(@connection).tap do
-          lease.check
-          commits
-        end
+        work_and_commit(lease) { yield @connection }
       ensure
         @guard.limit(LeaseLock.now + PATIENCE) unless @stage == :commits || @core.inherited?
+      end
+    end
+
+    # ActiveRecord also commits if the block is left by +return+ or +break+, but not if the thread is killed.
+    def work_and_commit(lease)
+      yield
+    rescue Exception # rubocop:disable Lint/RescueException -- it is only noted
+      failed = true
+      raise
+    ensure
+      unless failed || Thread.current.status == "aborting"
+        lease.check
+        commits
       end
     end
 

@@ -268,7 +268,7 @@ module LeaseLock
       elsif what == "not again"
         fail(call, error)
       else
-        @logger.warn("request for \"#{call.request.resource}\" failed, trying again: #{error.message.strip}") if call.failures.zero?
+        @logger.warn("request for \"#{call.request.resource}\" failed, trying again: #{LeaseLock.utf8(error.message)}") if call.failures.zero?
         call.last = -> { error }
         again(call)
       end

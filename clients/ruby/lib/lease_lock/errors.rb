@@ -24,7 +24,7 @@ module LeaseLock
     attr_reader :blocked_for
 
     def initialize(resource, reason, blocked_by, blocked_for)
-      by = blocked_by ? " by #{blocked_by}" : ""
+      by = blocked_by ? " by #{LeaseLock.utf8(blocked_by)}" : ""
       super("lease on \"#{resource}\" is taken (#{reason}#{by})", resource)
       @reason, @blocked_by, @blocked_for = reason, blocked_by, blocked_for
     end
@@ -51,6 +51,14 @@ module LeaseLock
 
   # close was called before the call, or during it.
   class Closed < LeaseError; end
+
+  # A text of the driver or the server, which may have any encoding, for one that has other names in it.
+  #
+  # @api private
+  def self.utf8(text)
+    text = text.dup.force_encoding(Encoding::UTF_8) if text.encoding == Encoding::BINARY
+    text.encode(Encoding::UTF_8, invalid: :replace, undef: :replace).scrub.strip
+  end
 
   # What to do after an error: errors.tsv, which all clients share, sorts them.
   module Sorting

@@ -17,7 +17,11 @@ module LeaseLock
 
     def self.cut_off
       File.open(File::NULL, "r+") do |null|
-        CONNECTIONS.keys.reject(&:finished?).each { |connection| IO.for_fd(connection.socket, autoclose: false).reopen(null) }
+        CONNECTIONS.keys.reject(&:finished?).each do |connection|
+          IO.for_fd(connection.socket, autoclose: false).reopen(null)
+        rescue PG::Error
+          nil # a connection that broke has no socket
+        end
       end
     end
 

@@ -282,6 +282,7 @@ module LeaseLock
       @link = Link.new(@loop, @core.source) if @link.nil? || @link.unusable?
       @link.run(Float::INFINITY, job, connecting: [time_to_connect, limit].max, limit: limit) do |answer|
         yield answer
+      ensure
         go_on
         @core.check_end
       end
@@ -335,7 +336,7 @@ module LeaseLock
       group.each { |record| record.may_last_until(LeaseLock.now + record.ttl) } if answer.sent
       names = group.size == 1 ? "" : " and #{group.size - 1} others"
       @logger.warn("could not renew lease on \"#{group[0].resource}\"#{names}: " \
-                   "#{answer.error ? answer.error.message.strip : 'the standby did not confirm it'}")
+                   "#{answer.error ? LeaseLock.utf8(answer.error.message) : 'the standby did not confirm it'}")
       @core.source.forget_schema if Sorting::MOVED.include?(state)
       unless Sorting.of_server?(state) || Sorting::MOVED.include?(state)
         return group.each_slice(Integer.sqrt(group.size)) { |part| @groups << part } if group.size > 1
@@ -407,7 +408,7 @@ module LeaseLock
         ending.unanswered ||= may_be_done
         ending.alone = !Sorting.of_server?(state)
         unless ending.warned
-          @logger.warn("could not release lease on \"#{ending.resource}\": #{error.message.strip}")
+          @logger.warn("could not release lease on \"#{ending.resource}\": #{LeaseLock.utf8(error.message)}")
           ending.warned = true
         end
         if what == "not again" && endings.size == 1

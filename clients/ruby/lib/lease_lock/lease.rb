@@ -91,7 +91,7 @@ module LeaseLock
       released = begin
         @record.handed_over ? hand_over : finish
       rescue OutcomeUnknown, PG::Error => e
-        @core.logger.warn("could not release lease on \"#{@resource}\": #{e.message.strip}")
+        @core.logger.warn("could not release lease on \"#{@resource}\": #{LeaseLock.utf8(e.message)}")
         true
       end
       raise @record.loss if !released && (finished || failure.is_a?(StandardError)) && !failure.is_a?(LeaseLost)

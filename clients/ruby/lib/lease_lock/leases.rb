@@ -58,7 +58,7 @@ module LeaseLock
           return run(call) { |lease| yield(lease).tap { lease.check } }
         rescue LeaseError, PG::Error => e
           raise unless stands_again?(call, e)
-          @logger.warn("not the leader of \"#{resource}\": #{e.message.strip}") unless e.is_a?(LeaseTaken)
+          @logger.warn("not the leader of \"#{resource}\": #{LeaseLock.utf8(e.message)}") unless e.is_a?(LeaseTaken)
           sleep 1 if e.is_a?(OutcomeUnknown) # it may come at once, again and again
         end
       end

@@ -49,11 +49,13 @@ module LeaseLock
 
     # Was the wait for a synchronous standby cancelled while the block ran? What it wrote may not survive a failover. The
     # message of the warning is translated.
-    def self.wait_cancelled?(connection)
+    def self.wait_cancelled?(connection, told = -> {})
       cancelled = false
       before = connection.set_notice_receiver do |result|
         before&.call(result)
-        cancelled = true if result.error_field(PG::Result::PG_DIAG_SOURCE_FUNCTION) == "SyncRepWaitForLSN"
+        next if result.error_field(PG::Result::PG_DIAG_SOURCE_FUNCTION) != "SyncRepWaitForLSN"
+        cancelled = true
+        told.call
       end
       yield
       cancelled

@@ -43,7 +43,7 @@ module LeaseLock
         told = e if told.nil? || Sorting.state(e) # by the server: it says more than that the time was over
         raise told if LeaseLock.now + pause >= until_time
         @read_only = Sorting.read_only?(e)
-        @core.logger.warn("transaction under \"#{@record.resource}\" did not begin, trying again: #{e.message.strip}") if pause == 0.05
+        @core.logger.warn("transaction under \"#{@record.resource}\" did not begin, trying again: #{LeaseLock.utf8(e.message)}") if pause == 0.05
         conclude(given)
         sleep pause
         pause = [2 * pause, 0.5].min
