@@ -707,7 +707,9 @@ DECLARE
 	until timestamptz = coalesce(clock_timestamp() + wait, 'infinity');
 	timeout timestamptz = clock_timestamp() + nullif(_lease_lock_timeout(), 0) * interval '1 ms';
 BEGIN
-	PERFORM _lease_require_writable('acquire');
+	IF current_setting('transaction_read_only')::bool THEN
+		PERFORM _lease_require_writable('acquire');	-- a call takes time
+	END IF;
 	r.role := _lease_caller();
 	IF r.role IS NULL THEN
 		RAISE undefined_object USING
