@@ -47,7 +47,7 @@ class TestCase < Minitest::Test
   end
 
   def sql(statement, *params)
-    (@@connection ||= PG.connect(options: "-c client_min_messages=warning")).exec_params(statement, params).values
+    (@@connection ||= PG.connect(options: "-c client_min_messages=warning -c statement_timeout=#{LONG}s")).exec_params(statement, params).values
   end
 
   def value(statement, *params)

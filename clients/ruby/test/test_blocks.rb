@@ -165,6 +165,22 @@ class BlocksTest < TestCase
     end
   end
 
+  def test_a_cancel_that_comes_before_the_statement_is_repeated
+    cancelled, inside = Queue.new, Queue.new
+    lease = open_leases(open_proxy { |data| cancelled.pop if data.include?("pg_sleep") }.dsn).hold("r")
+    thread = Thread.new do
+      lease.transaction do |connection|
+        connection.define_singleton_method(:cancel) { super().tap { cancelled << true } }
+        inside << connection
+        connection.exec("SELECT pg_sleep(3600)")
+      end
+    end
+    connection = inside.pop
+    wait_until { connection.transaction_status == PG::PQTRANS_ACTIVE }
+    thread.kill.join
+    wait_until { value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == "0" }
+  end
+
   def test_a_killed_thread_rolls_back
     sql("CREATE TABLE IF NOT EXISTS entry (id int)")
     @leases.hold("r") do |lease|

@@ -3,6 +3,9 @@
 module LeaseLock
   # One transaction under a lease.
   class Transaction
+    # Seconds.
+    CANCEL_AGAIN = 0.2
+
     def initialize(leases, core, record)
       @leases, @core, @record = leases, core, record
       @stage = :begins
@@ -114,10 +117,18 @@ module LeaseLock
     def roll_back
       return if @connection.finished? || @connection.transaction_status == PG::PQTRANS_IDLE
       @guard.limit(LeaseLock.now + PATIENCE)
-      cancel if @connection.transaction_status == PG::PQTRANS_ACTIVE
+      end_statement if @connection.transaction_status == PG::PQTRANS_ACTIVE
       @connection.async_exec("ROLLBACK")
     rescue PG::Error, IOError
       nil # the server ends it with the connection
+    end
+
+    # A cancel that comes before the statement is without effect.
+    def end_statement
+      loop do
+        cancel
+        break if @connection.block(CANCEL_AGAIN)
+      end
     end
 
     # The driver knows no limit for it: it waits until the server has closed another connection.
