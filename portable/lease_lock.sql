@@ -708,7 +708,7 @@ DECLARE
 	timeout timestamptz = clock_timestamp() + nullif(_lease_lock_timeout(), 0) * interval '1 ms';
 BEGIN
 	IF current_setting('transaction_read_only')::bool THEN
-		PERFORM _lease_require_writable('acquire');	-- a call takes time
+		PERFORM _lease_require_writable('acquire');	-- which fails: a call for each try would slow it down
 	END IF;
 	r.role := _lease_caller();
 	IF r.role IS NULL THEN

@@ -85,7 +85,7 @@ class LeaseLock(locking.Lock):      # type: ignore[misc]
             return lease.release()
 
     def break_(self) -> bool:
-        """Needs the privilege to call lease_break(). Transactions that rely on the lease keep it for at most 5 seconds."""
+        """Needs the privilege to call lease_break(). Fails after 5 seconds, if a transaction relies on the lease."""
         with translated(), self._leases._connection(None, now() + PATIENCE) as connection:
             schema = self._leases._source.schema(connection)
             rows = execute(connection, f"SET LOCAL statement_timeout = {int(1000 * PATIENCE)}; SELECT {schema}.lease_break(%s)",

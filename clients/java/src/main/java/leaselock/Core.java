@@ -58,8 +58,7 @@ final class Core {
     private final Set<Object> callbacks = new HashSet<>(); // that run, and have not called close
     private final Set<CompletableFuture<Connection>> connects = new HashSet<>(); // of transactions
     private final Set<Guard> guards = new HashSet<>(); // the loop goes on for their alarms
-    private boolean ends;
-    private boolean ended;
+    private boolean ends; // close has been here; it has ended when nobody waits for that any longer
 
     Core(Source source) {
         this.source = source;
@@ -157,14 +156,13 @@ final class Core {
     }
 
     void checkEnd() {
-        if (!ends || ended || !busy.isEmpty() || !waits.isEmpty() || !keeper.endings.isEmpty()) {
+        if (!ends || closing.isEmpty() || !busy.isEmpty() || !waits.isEmpty() || !keeper.endings.isEmpty()) {
             return;
         }
         keeper.stop();
         if (callbacks.isEmpty()) {
             closing.forEach(outcome -> outcome.complete(List.of()));
             closing.clear();
-            ended = true;
             stop();
         }
     }
@@ -193,7 +191,7 @@ final class Core {
     }
 
     private void stop() {
-        if (ended && guards.isEmpty()) {
+        if (ends && closing.isEmpty() && guards.isEmpty()) {
             loop.stop();
         }
     }
@@ -486,7 +484,6 @@ final class Core {
     private void close(CompletableFuture<List<String>> outcome, long timeout) {
         closing.add(outcome);
         ends = true;
-        ended = false;
         for (Call call : new ArrayList<>(calls)) {
             if (!call.outcome.isDone()) {
                 abandon(call, new Closed(call.request.resource));
